@@ -31,7 +31,8 @@ class HeldSegment(NamedTuple):
     Attributes:
         base, end: its first offset, and the offset after its last.
         bytes: its size.
-        by: the names of those channels, and `hold NAME` for each hold (see `aiodq.storage.state.holds`), sorted.
+        by: the names of those channels, and `hold NAME` for each hold (see `aiodq.storage.state.holds`), sorted. In a
+            shared store, of more than 5 the first 5, and `…`.
     """
 
     base: int

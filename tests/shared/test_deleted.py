@@ -571,7 +571,7 @@ async def test_a_look_that_began_before_a_deletion_does_not_bring_back_what_was_
 
         async def slowly(name: str, *args: Any, **named: Any) -> Any:
             found = await result(name, *args, **named)
-            if name == "stats" and args[1] == {"topic": "other"}:
+            if name == "stats" and args[1]["topic"] == "other":
                 read.set()
                 await over.wait()
             return found

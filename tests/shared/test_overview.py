@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import aiodq
 from aiodq.engine.stats.active_topics import ActiveTopics
 from aiodq.engine.stats.topic_stats import topic_stats
+from aiodq.shared import administration
 from aiodq.shared.client import owner_report
 from aiodq.shared.connection import in_turns
+from aiodq.shared.encoding import stats_json
+from aiodq.shared.encoding.answers import read_topic
 from aiodq.shared.requests import calls
 from aiodq.shared.requests.owner_state import overview
 from aiodq.shared.requests.owner_state.overview import Overview
-from tests.shared.support import PATIENCE, owned, two, until
+from aiodq.stats import ChannelStats, HeldSegment, Latency, TopicStats
+from aiodq.wire.layout import JSON
+from aiodq.wire.payload import json_bytes
+from tests.shared.support import PATIENCE, QUICK, owned, two, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,9 +28,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    import aiodq
     from aiodq.shared.requests.serving import Owning
-    from aiodq.stats import TopicStats
 
 NAMES = ["a", "b", "c"]
 
@@ -70,6 +76,69 @@ async def test_a_client_asks_for_the_topics_alone_that_have_changed(
         assert set(asked) == {"b"}
         await store.delete_topic("c")
         await until(lambda: sorted(client.stats().topics) == ["a", "b"])
+
+
+async def test_a_topic_of_very_many_channels_is_reported_with_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "CHANNELS", 3)
+    path = tmp_path / "s"
+    async with two(path, QUICK) as (store, client), asyncio.timeout(PATIENCE):
+        [topic] = await filled(store, ["t"])
+        names = [f"c{number:02}" for number in range(10)]
+        for name in names:
+            await topic.channel(name, aiodq.ChannelOptions(start="earliest")).refresh()
+        stores: list[Any] = [await aiodq.open(path, mode="client"), client]
+        for one in stores:
+            async with one:
+                await administration.look_anew(one)
+                channels = one.stats().topics["t"].channels
+                assert list(channels) == names
+                assert {each.depth for each in channels.values()} == {1}
+
+
+async def test_a_channel_deleted_between_two_parts_of_a_report_is_not_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "CHANNELS", 1)
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        store: Any = client
+        remote = store._remote
+        for name in "ab":
+            await client.topic("t").channel(name).refresh()
+        result, read, over = remote.link.result, asyncio.Event(), asyncio.Event()
+
+        async def slowly(name: str, *args: Any, **named: Any) -> Any:
+            found = await result(name, *args, **named)
+            if name == "stats" and args[1]["after"] == "a":
+                read.set()
+                await over.wait()
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(remote.link, "result", slowly)
+            look = asyncio.create_task(remote.report.look_once())
+            await read.wait()
+        await client.topic("t").delete_channel("a")
+        over.set()
+        await look
+        assert list(client.stats().topics["t"].channels) == ["b"]
+
+
+def test_the_longest_report_of_a_topic_has_room_in_a_packet() -> None:
+    most, name = 2**64 - 1, "n" * 64 + "#ephemeral"
+    latency = Latency(most, *[1 / 3e100] * 4)
+    counts: dict[str, Any] = dict.fromkeys(ChannelStats.__dataclass_fields__, most)
+    channel = replace(ChannelStats(**counts), name=name, put_to_deliver=latency, put_to_ack=latency)
+    held = (HeldSegment(most, most, most, (f"hold {name}",) * 100),) * 100
+    fields: dict[str, Any] = dict.fromkeys(TopicStats.__dataclass_fields__, most)
+    topic = replace(TopicStats(**fields), name=name, held=held, failed="\U0001f4a5" * 9999, channels={})
+    each = stats_json.channel_facts([channel])[name]
+    channels = {f"{number:02}{name[2:]}": each for number in range(stats_json.CHANNELS)}
+    facts = {**stats_json.topic_facts(topic), "channels": channels, "more": True, "stamp": (most, most)}
+    assert len(json_bytes({"result": facts})) < JSON
+    assert read_topic(facts) is not None
+    assert stats_json.read_topic_stats(facts).held[0].by == (*held[0].by[:5], "…")
 
 
 async def test_a_stamp_comes_never_again(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared.encoding.stats_json import health_facts, topic_facts
+from aiodq.shared.encoding.stats_json import channel_facts, health_facts, topic_facts
 from aiodq.shared.requests import calls, client_events
 from aiodq.stats import HeldSegment, Latency
 from aiodq.storage.offline.verify import verify_store
@@ -27,7 +27,7 @@ from tests.processes import ROOT, WATCHDOG
 from tests.shared.support import PATIENCE, two, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -167,12 +167,17 @@ async def test_an_owner_of_another_version_may_say_more_of_a_store_and_less(
     def other(stats: aiodq.TopicStats) -> dict[str, Any]:
         facts = {**topic_facts(stats), "later": 1, "held": [[0, 5, 100, ["c"], "later"]]}
         del facts["recovered_bytes"]
-        for each in facts["channels"].values():
+        return facts
+
+    def others(channels: Iterable[aiodq.ChannelStats]) -> dict[str, Any]:
+        facts = channel_facts(channels)
+        for each in facts.values():
             each |= {"later": 1, "put_to_deliver": [1, 0.1, 0.2, 0.3, 0.4, "later"]}
             del each["filtered"]
         return facts
 
     monkeypatch.setattr(calls, "topic_facts", other)
+    monkeypatch.setattr(calls, "channel_facts", others)
     monkeypatch.setattr(calls, "health_facts", lambda health: {**health_facts(health), "later": 1})
     monkeypatch.setattr(client_events, "_facts", lambda event: {**before(event), "later": 1})
     async with two(tmp_path) as (owner, _):

@@ -83,12 +83,24 @@ class OwnerReport:
             for name, stamp in zip(names, found.get("stamps") or [None] * len(names), strict=True):
                 facts = self.topics.get(name)
                 if facts is None or stamp is None or facts.get("stamp") != stamp:
-                    facts = await self._link.result("stats", read_topic, {"topic": name})
-                if facts is not None:
+                    await self._find_topic(name, topics)
+                else:
                     topics[name] = facts
                 after = name
             more = found["more"]
         return found
+
+    async def _find_topic(self, name: str, topics: dict[str, Mapping[str, Any]]) -> None:
+        """Request the statistics of a topic, if there is one, some of its channels at a time."""
+        after, more = "", True
+        while more:
+            page = await self._link.result("stats", read_topic, {"topic": name, "after": after})
+            if page is None or (after and name not in topics):
+                topics.pop(name, None)
+                return  # it was deleted meanwhile; if there is another one, the next look finds that
+            # Found from its first page on: a channel that is deleted meanwhile is to be forgotten there.
+            topics.setdefault(name, page)["channels"].update(page["channels"])
+            after, more = max(page["channels"], default=""), page.get("more", False)
 
     async def _page(self, after: str, *, stamps: bool | None) -> Mapping[str, Any]:
         """Request the state of the store, with the names of some topics, and their stamps if they are asked for."""

@@ -339,6 +339,18 @@ class RemoteTopic:
             channels=dict(sorted(channels.items())),
         )
 
+    def channel_stats(self, channel: RemoteChannel) -> ChannelStats:
+        """Return the owner's last statistics of a channel, with newer counts where this process has them.
+
+        Once it was deleted or refused, they stay as they were.
+        """
+        if channel.last_stats is not None:
+            return channel.last_stats
+        known = self._host.report.channel(self.name, channel.name)
+        return (
+            _counted(known, channel) if channel.error is None else read_channel_stats(known or {"name": channel.name})
+        )
+
     def is_full(self) -> bool:
         """See `PuttingTopic`: by the longest known backlog of a channel."""
         most = self.options.max_messages

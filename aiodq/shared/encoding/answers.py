@@ -104,9 +104,12 @@ def read_store(answer: Json) -> Mapping[str, Json]:
 
 
 def read_topic(answer: Json) -> Mapping[str, Json] | None:
-    """Read the state of a topic, None if there is none."""
+    """Read the state of a topic, with a page of its channels, None if there is none."""
     if answer is not None:
         read_topic_stats(answer)
+        # An owner of an earlier aiodq sends all channels, or fails.
+        if read_flag(answer.get("more", False)) and not answer["channels"]:
+            raise ValueError(answer)
     found: Mapping[str, Json] | None = answer
     return found
 

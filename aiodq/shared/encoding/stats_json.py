@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.stats import ChannelStats, Health, HeldSegment, Latency, TopicStats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = [
+    "CHANNELS",
     "blank_topic",
+    "channel_facts",
     "health_facts",
     "known_fields",
     "read_channel_stats",
@@ -22,8 +24,13 @@ __all__ = [
     "topic_facts",
 ]
 
+CHANNELS: Final = 25
+"""Channels whose statistics are sent at once: a packet has room for those with the longest names and numbers."""
+
 _HELD: Final = 50
-"""Most held segments reported of a topic."""
+_HOLDERS: Final = 5
+_TEXT: Final = 500
+"""Most held segments reported of a topic, names reported of each, and characters of an error."""
 
 _CHANNEL: Final = ChannelStats(
     name="", ready=0, in_flight=0, deferred=0, depth=0, floor=0, delivered=0, redelivered=0, acked=0, requeued=0,
@@ -37,13 +44,23 @@ def _facts_of(stats: Any) -> dict[str, Any]:  # noqa: ANN401 - of whichever data
 
 
 def topic_facts(stats: TopicStats) -> dict[str, Any]:
-    """Encode a topic's statistics for JSON."""
-    channels = {name: _facts_of(each) for name, each in stats.channels.items()}
-    return {**_facts_of(stats), "channels": channels, "held": list(stats.held[:_HELD])}
+    """Encode a topic's statistics for JSON, without its channels."""
+    held = [each._replace(by=_first(each.by)) for each in stats.held[:_HELD]]
+    failed = None if stats.failed is None else stats.failed[:_TEXT]
+    return {**_facts_of(stats), "channels": {}, "held": held, "failed": failed}
+
+
+def _first(names: tuple[str, ...]) -> tuple[str, ...]:
+    return names if len(names) <= _HOLDERS else (*names[:_HOLDERS], "…")
+
+
+def channel_facts(channels: Iterable[ChannelStats]) -> dict[str, dict[str, Any]]:
+    """Encode the statistics of channels for JSON, by name."""
+    return {each.name: _facts_of(each) for each in channels}
 
 
 def read_topic_stats(facts: Mapping[str, Any]) -> TopicStats:
-    """Decode what `topic_facts` encoded."""
+    """Decode what `topic_facts` and `channel_facts` encoded."""
     values = _facts_of(_TOPIC) | known_fields(TopicStats, facts)
     held = (each[: len(HeldSegment._fields)] for each in values["held"])
     values["held"] = tuple(HeldSegment(base, end, size, tuple(by)) for base, end, size, by in held)
@@ -69,7 +86,7 @@ def blank_topic(name: str) -> TopicStats:
 
 def health_facts(health: Health) -> dict[str, Any]:
     """Encode a store's health for JSON."""
-    return {**_facts_of(health), "reasons": [reason[:500] for reason in health.reasons[:20]]}
+    return {**_facts_of(health), "reasons": [reason[:_TEXT] for reason in health.reasons[:20]]}
 
 
 def read_health(facts: Mapping[str, Any]) -> Health:

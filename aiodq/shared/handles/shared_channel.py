@@ -25,7 +25,6 @@ from aiodq.shared.consuming.acked_again import ack_again, acked_before, not_answ
 from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.encoding.answers import read_deferred, read_nothing, read_number, read_offset
 from aiodq.shared.encoding.options_json import channel_options, moment, moment_ns
-from aiodq.shared.encoding.stats_json import read_channel_stats
 from aiodq.shared.handles.changes import numbered
 from aiodq.stats import ChannelStats
 from aiodq.values import check_offset, check_position, check_whole
@@ -141,10 +140,7 @@ class SharedChannel(Channel):
 
     def stats(self) -> ChannelStats:
         """See `Channel.stats`."""
-        if self._remote.last_stats is not None:
-            return self._remote.last_stats
-        numbers = self._remote_topic.stats().channels.get(self.name)
-        return read_channel_stats({"name": self.name}) if numbers is None else numbers
+        return self._remote_topic.channel_stats(self._remote)
 
     @property
     def paused(self) -> bool:

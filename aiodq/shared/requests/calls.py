@@ -9,13 +9,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.stats.topic_stats import channel_stats
 from aiodq.engine.store.channel_management import pause_channel, pause_topic
 from aiodq.errors import InvalidOptionError, ProtocolError
 from aiodq.names import check_name, check_topic_name, is_ephemeral
 from aiodq.options import check_dead_letter
 from aiodq.requeue import requeue_these, waiting_letters
 from aiodq.shared.encoding.options_json import moment, read_channel_options, read_topic_options
-from aiodq.shared.encoding.stats_json import health_facts, topic_facts
+from aiodq.shared.encoding.stats_json import CHANNELS, channel_facts, health_facts, topic_facts
 from aiodq.shared.requests.meant import topic_uuid
 from aiodq.shared.requests.owner_state.made_changes import is_noted, is_sought, is_superseded
 from aiodq.shared.requests.owner_state.visitors import visitors
@@ -135,11 +136,19 @@ async def _look(owner: Owning, arguments: Arguments) -> dict[str, Json]:
 
 
 async def _stats(owner: Owning, arguments: Arguments) -> dict[str, Json] | None:
-    engine = owner.engine.topics.get(_text(arguments, "topic"))
+    engine, after = owner.engine.topics.get(_text(arguments, "topic")), str(arguments.get("after", ""))
     if engine is None:
         return None
+    those = engine.channel_engines
+    names = sorted(name for name in those if name > after)
+    # A client of an earlier aiodq expects all of them at once, which fails if they are too many.
+    page = names[:CHANNELS] if "after" in arguments else names
+    facts: dict[str, Json] = {"more": len(names) > len(page)}
+    if after:
+        return {**facts, "channels": channel_facts(channel_stats(engine, those[name]) for name in page)}
     stats = Topic(owner.engine, engine).stats()
-    return {**topic_facts(stats), "stamp": owner.overview.stamp(stats)}
+    channels = channel_facts(stats.channels[name] for name in page)
+    return {**topic_facts(stats), **facts, "channels": channels, "stamp": owner.overview.stamp(stats)}
 
 
 async def _delete_topic(owner: Owning, arguments: Arguments) -> None:
