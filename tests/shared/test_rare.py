@@ -451,3 +451,23 @@ async def test_the_health_of_a_store_is_not_as_old_as_what_is_known_of_its_many_
             while store.health().depth <= offset:
                 await asyncio.sleep(0.002)
         assert looked == 1
+
+
+async def test_more_tags_than_a_packet_takes_are_refused_and_hold_up_nothing_after_an_owner(tmp_path: Path) -> None:
+    many = aiodq.ChannelOptions(tags=[f"tag {number}" for number in range(9000)])
+    next_owner = aiodq.open(tmp_path / "s", QUICK, mode="shared")
+    async with two(tmp_path / "s") as (owner, client), next_owner, asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        for _ in range(2):
+            with pytest.raises(aiodq.InvalidOptionError, match="bytes as JSON, and in a shared store up to"):
+                topic.channel("c", many)
+        channel = topic.channel("c")
+        with pytest.raises(aiodq.InvalidOptionError, match="bytes as JSON"):
+            topic.channel("c", many)
+        with pytest.raises(aiodq.InvalidOptionError, match="bytes as JSON"):
+            await channel.configure(many)
+        await channel.refresh()
+        assert channel.options == aiodq.ChannelOptions()
+        await owner.aclose()
+        await topic.put(b"x")
+        assert (await channel.get()).body == b"x"

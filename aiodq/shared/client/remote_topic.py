@@ -372,10 +372,14 @@ class RemoteTopic:
         self._do(self.link.call("name", {"options": content}, topic=self.name), self.refused)
 
     def name_channel_options(self, channel: RemoteChannel, options: ChannelOptions) -> None:
-        """Have the owner apply options, the first that this process gives for a channel."""
+        """Have the owner apply options, the first that this process gives for a channel.
+
+        Raises:
+            InvalidOptionError: they are too long for a shared store.
+        """
+        content = channel_options(options)
         channel.named = options
         channel.go_by(options)
-        content = channel_options(options)
         self.link.opened.name(self.name, channel.name, content)
         self._do(self._name_channel(channel.name, content), channel.refused)
 
@@ -396,14 +400,19 @@ class RemoteTopic:
         task.add_done_callback(self._asking.discard)
 
     def open_channel(self, name: str, options: ChannelOptions | None) -> RemoteChannel:
-        """Open a channel that is new here."""
+        """Open a channel that is new here.
+
+        Raises:
+            InvalidOptionError: its options are too long for a shared store.
+        """
+        content = {} if options is None else channel_options(options)
         channel = self.channel_engines[name] = RemoteChannel(self, name, options)
         channel.named = options
         reported = self._host.report.channel(self.name, name)
         if reported is not None:
             numbers = read_channel_stats(reported)
             channel.counts.assume(numbers.ready, numbers.in_flight, numbers.deferred)
-        self.link.open(self.name, name, {} if options is None else channel_options(options), channel)
+        self.link.open(self.name, name, content, channel)
         return channel
 
     async def in_turn(self) -> None:

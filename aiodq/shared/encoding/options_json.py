@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -31,6 +32,8 @@ __all__ = [
     "topic_options",
 ]
 
+_TAGS: Final = 60_000
+"""Most bytes of the tags of a channel as JSON: with all else, they have to fit into a packet."""
 _OWNERS: Final = ("sync", "sync_every", "memory_bytes", "sync_backend")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _WRONG: Final = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
@@ -85,7 +88,16 @@ def read_topic_options(content: Mapping[str, Any]) -> StoreOptions:
 
 
 def channel_options(options: ChannelOptions) -> dict[str, Any]:
-    """Encode a channel's options for JSON."""
+    """Encode a channel's options for JSON.
+
+    Raises:
+        InvalidOptionError: it has more tags than fit into a packet.
+    """
+    size = len(json.dumps(options.tags, separators=(",", ":")))
+    if size > _TAGS:
+        raise InvalidOptionError(
+            f"tags take {size} bytes as JSON, and in a shared store up to {_TAGS}: give messages fewer or shorter tags"
+        )
     start: Any = options.start
     if isinstance(start, datetime):
         start = {"ns": time_ns(start)}
