@@ -124,6 +124,19 @@ async def test_what_is_here_and_not_taken_is_not_handed_out_once_the_channel_is_
 
 
 @pytest.mark.parametrize("who", [0, 1])
+async def test_who_waits_in_a_channel_that_is_paused_is_told_of_the_end_of_a_drain(tmp_path: Path, who: int) -> None:
+    async with two(tmp_path / "s", QUICK) as stores, asyncio.timeout(PATIENCE):
+        jobs: Any = stores[who].queue("jobs")
+        getting = asyncio.create_task(jobs.get())
+        await until(lambda: jobs._remote._wanted)
+        await stores[0].queue("jobs").pause()
+        await until(lambda: jobs._remote._held_back)
+        await stores[1].drain(PATIENCE)
+        with pytest.raises(aiodq.QueueShutDown):
+            await getting
+
+
+@pytest.mark.parametrize("who", [0, 1])
 async def test_what_is_here_and_not_taken_is_not_handed_out_once_it_has_none_of_the_tags(
     tmp_path: Path, who: int
 ) -> None:

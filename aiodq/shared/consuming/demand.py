@@ -144,8 +144,6 @@ class Demand:
         """Check whether prefetched messages are still taken as quickly; otherwise give back what are too many."""
         self._looking_ahead = None
         self.look_how_quick()
-        if self._pace.ahead and self._looking_ahead is None:
-            self._looking_ahead = asyncio.get_running_loop().call_later(WINDOW, self._look_ahead)
         # The pace is never quite the same: only what would take more than twice the time is given back, if this is so
         # again at the next look, as a process that had to wait for the processor once goes on as quickly.
         before, here = self._slower, self.wanted - self.got + len(self._ready)
@@ -187,6 +185,8 @@ class Demand:
             channel.give_back(numbers)
         if len(self._ready) > kept:
             asyncio.get_running_loop().call_soon(self.withdraw_more)
+        elif self.held_back:
+            self.want()  # the owner tells those who wait in a paused channel, too, if nothing will ever come
 
     def withdraw_more(self) -> None:
         """Continue giving back, unless the messages are wanted by now."""
