@@ -90,7 +90,7 @@ class _Owning:
     def failed(self) -> None:
         """Nobody opens the store anew."""
 
-    def moved(self, place: str) -> None:
+    async def moved(self, place: str) -> None:
         """Nobody holds anything."""
 
 

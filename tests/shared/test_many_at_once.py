@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.shared.connection import in_turns
 from aiodq.shared.connection.wires import packet_protocol
 from aiodq.shared.server import cut_off, inside, open_handles, owner
 from aiodq.shared.server.client_connection import ClientConnection
@@ -29,7 +30,7 @@ PUTS = 20
 @pytest.fixture(autouse=True)
 def _one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every turn is over after one packet."""
-    for module in (inside, packet_protocol, owner):
+    for module in (inside, in_turns, packet_protocol, owner):
         monkeypatch.setattr(module, "LONGEST_TURN", 0.0)
 
 
@@ -187,3 +188,26 @@ async def test_counts_of_many_channels_are_looked_at_in_turns(tmp_path: Path, mo
         with pytest.raises(aiodq.QueueShutDown):
             await channels[3].get()
         await until(lambda: [channel.depth for channel in channels[:3]] == [1, 1, 1])
+
+
+async def test_clients_are_told_in_turns_and_before_the_answer_that_all_channels_of_a_topic_are_paused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "_FIGURES", PATIENCE)  # nobody else looks
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("t")
+        channels = [topic.channel(f"c{number}") for number in range(MANY)]
+        await asyncio.gather(*(channel.refresh() for channel in channels))
+        looked: list[int] = []
+        look = open_handles.OpenHandles._look_at
+
+        def look_at(which: open_handles.OpenHandles, handle: int) -> None:
+            looked.append(handle)
+            look(which, handle)
+
+        monkeypatch.setattr(open_handles.OpenHandles, "_look_at", look_at)
+        pausing = asyncio.ensure_future(topic.pause())
+        assert await growth(lambda: len(looked), MANY) == {1}
+        assert not pausing.done()
+        await pausing
+        assert all(channel.paused for channel in channels)

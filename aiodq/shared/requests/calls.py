@@ -161,7 +161,7 @@ async def _delete_topic(owner: Owning, arguments: Arguments) -> None:
     async def delete() -> None:
         await owner.store.delete_topic(name)
         # INVARIANT: by the time of the answer, each client was told, and a name that it uses later is of a new topic.
-        owner.moved(name)
+        await owner.moved(name)
 
     await owner.changes.make(number, delete, known=is_other or _is_over(owner, arguments, name))
 
@@ -275,7 +275,7 @@ async def _delete_channel(owner: Owning, topic: Topic, arguments: Arguments) -> 
 
     async def delete() -> None:
         await owner.engine.deletions.channel(engine, name, number)
-        owner.moved(f"{topic.name}/{name}")  # as above
+        await owner.moved(f"{topic.name}/{name}")  # as above
 
     over = is_noted(engine, number) or _is_over(owner, arguments, topic.name, name)
     await owner.changes.make(number, delete, known=over)

@@ -126,8 +126,8 @@ class Owning(Protocol):
         """Note that the store has failed: others may open it again."""
         ...
 
-    def moved(self, place: str) -> None:
-        """Tell all clients at once what they no longer hold of a channel, named as in `Lending.name`, or of a topic.
+    async def moved(self, place: str) -> None:
+        """Tell all clients what they no longer hold of a channel, named as in `Lending.name`, or of a topic.
 
         If it was deleted, they are told that.
         """

@@ -15,7 +15,7 @@ from aiodq.shared.server.refusals import Refusals, deletion
 from aiodq.wire.packets import Figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.shared.requests.lending import Lending
@@ -157,13 +157,18 @@ class OpenHandles:
         self._look_at(handle)
         return True
 
-    def look_at(self, place: str) -> None:
-        """Tell the client of a topic or channel, by name: which messages it no longer holds, and if it was deleted."""
+    def look_at(self, place: str) -> Iterator[None]:
+        """Tell the client of a topic or channel, by name: which messages it no longer holds, and if it was deleted.
+
+        Of a topic, it is told by one step for each of its channels.
+        """
         name, _, channel = place.partition("/")
         for handle in self._names.of_channels([name], channel):
             self._look_at(handle)
+            yield
         for handle in () if channel else self._names.of_topics([name]):
             self._is_deleted(handle)
+            yield
 
     def _look_at(self, handle: int) -> None:
         """Send the counts of a topic or channel, unless it was deleted: its handle keeps the reason."""

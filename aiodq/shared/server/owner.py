@@ -15,7 +15,7 @@ from aiodq.engine.stats.active_topics import ActiveTopics
 from aiodq.errors import ProtocolError, StorageError, StoreNotFoundError
 from aiodq.shared.connection.finding.rendezvous import Listening, check_client, check_room, listen
 from aiodq.shared.connection.finding.store_directory import StoreDirectory
-from aiodq.shared.connection.in_turns import LONGEST_TURN
+from aiodq.shared.connection.in_turns import LONGEST_TURN, in_turns
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.requests.lent.claims import Claims
 from aiodq.shared.requests.lent.epochs import new_epoch
@@ -233,10 +233,9 @@ class Owner:
 
     # --- clients that hold messages from the previous owner
 
-    def moved(self, place: str) -> None:
-        """See `Owning`."""
-        for session in self.clients:
-            session.handles.look_at(place)
+    async def moved(self, place: str) -> None:
+        """See `Owning`; in turns of the loop, as a topic may have very many channels."""
+        await in_turns(step for session in self.clients for step in session.handles.look_at(place))
 
     def _look_for_late(self) -> None:
         """Stop waiting for clients that are gone. Living ones are late, as on a busy machine, and get more time."""

@@ -399,7 +399,7 @@ class Session:
             self.handles.send_figures(handle)
         if call.name in {"pause", "purge"}:
             # INVARIANT: as for a channel below.
-            self._owner.moved(topic.name)
+            await self._owner.moved(topic.name)
         return done
 
     async def _lending_called(self, handle: int, lending: Lending, call: Call) -> Done:
@@ -412,7 +412,7 @@ class Session:
             self.handles.send_figures(self.handles.of_name(lending.topic))
         if call.name in _MOVES:
             # INVARIANT: by the time of the answer, each client knows what it no longer holds, and will not claim it.
-            self._owner.moved(lending.name)
+            await self._owner.moved(lending.name)
         # INVARIANT: after that. The state is sent once more, after the answer by which the client assumes its change.
         self.handles.called(handle, call.name)
         return done
