@@ -235,10 +235,10 @@ def test_a_run_ends_with_its_last_message_and_one_may_come_back_before() -> None
     assert [each.number for each in runs] == [5, 10]
     runs.drop(run, 0, 2)
     assert runs.find(6) is None
-    assert runs.restore(6) == (run, 1)
+    assert runs.restore(range(6, 7)) == (run, 1)
     assert runs.find(6) == (run, 1)
     runs.drop(run, 0, 3)
-    assert runs.restore(6) is None
+    assert runs.restore(range(6, 7)) is None
     assert (len(runs), [each.number for each in runs]) == (2, [10])
     assert runs.parts(range(11, 1 << 64)) == [(later, 1, 2)]
     assert runs.parts(range(12, 1 << 64)) == []

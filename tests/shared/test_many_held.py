@@ -6,13 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import pytest
+
 import aiodq
 from aiodq.shared.requests import resuming
 from aiodq.shared.requests.resuming import Resuming
 from aiodq.shared.server.client_connection import ClientConnection
 from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Gone, Release
-from tests.shared.support import PATIENCE, QUICK, counts, two
+from aiodq.wire.payload import Range
+from tests.shared.support import PATIENCE, QUICK, counts, two, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +69,45 @@ async def test_who_loses_messages_here_and_there_is_told_of_a_hundred_places_at_
         assert [each.first for ranges in gone for each in ranges] == [message.offset for message in messages[::2]]
         assert share._lent.drop_lost(state) == []
         assert share.holding == MANY // 2
+
+
+async def test_what_a_refused_transaction_was_to_settle_is_lent_again_as_it_was(tmp_path: Path) -> None:
+    full = aiodq.StoreOptions(sync="os", max_messages=1, overflow="reject")
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue, other = client.queue("jobs"), client.topic("other", full)
+        await other.channel("c").refresh()
+        await other.put(b"x")
+        messages = await taken(queue, MANY)
+        server: Any = owner
+        [share] = [share for each in server._remote.owner.clients for share in each.shares if share.holding]
+        before = [(run.number, run.left) for run in share._lent]
+        for those in (messages, messages[10:20], messages[::2]):
+            with pytest.raises(aiodq.QueueFull):
+                async with client.transaction() as tx:
+                    tx.ack_many(those)
+                    tx.put("other", b"x")
+            assert [(run.number, run.left) for run in share._lent] == before
+        for message in messages[:3]:
+            assert share._lent.place_of(share._owner.epoch, message.offset, before[0][0] + message.offset)[0].bodies
+        await queue.ack_many(messages)
+        assert await counts(queue) == (0, 0, 0)
+
+
+async def test_of_what_a_transaction_leaves_those_are_not_lent_again_that_are_no_longer_in_flight(
+    tmp_path: Path,
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        messages = await taken(queue, 5)
+        server: Any = owner
+        [share] = [share for each in server._remote.owner.clients for share in each.shares if share.holding]
+        [run] = share._lent
+        [part] = share.reserve(share._owner.epoch, [Range(run.offset, run.number, 5)])
+        assert share.holding == 0
+        share._channel_engine.state.nack(messages[2].offset, 1)
+        share.keep(part)
+        assert share.holding == 4
+        await until(lambda: [message.held for message in messages] == [True, True, False, True, True])
 
 
 async def test_very_many_messages_are_given_back_in_parts_that_come_to_all_of_them(tmp_path: Path) -> None:

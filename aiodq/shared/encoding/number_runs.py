@@ -111,13 +111,13 @@ class NumberRuns(Generic[R]):
             at = bisect_left(self._numbers, run.number)
             del self._numbers[at], self._runs[at]
 
-    def restore(self, number: int) -> tuple[R, int] | None:
-        """Restore a message that is gone; return its run and index, or None if the run is gone, too."""
-        for run, place, _ in self.parts(range(number, number + 1)):
-            run.marks[place] = HERE
-            run.left += 1
-            self._count += 1
-            return run, place
+    def restore(self, numbers: range) -> tuple[R, int] | None:
+        """Restore messages of one run that are gone; return it and the first one's index, None if it is gone, too."""
+        for run, start, stop in self.parts(numbers):
+            run.marks[start:stop] = bytes([HERE]) * (stop - start)
+            run.left += stop - start
+            self._count += stop - start
+            return run, start
         return None
 
     def clear(self) -> None:

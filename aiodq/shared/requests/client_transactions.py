@@ -188,6 +188,5 @@ class _Taken:
     def ended(self, error: BaseException | None) -> None:
         """With an error, return them to the client; otherwise the committer has settled them."""
         for lending, part in self.parts if error is not None else ():
-            for place in range(len(part.bodies)):
-                lending.keep(part.message(place))
+            lending.keep(part)
         self.parts.clear()

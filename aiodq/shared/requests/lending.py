@@ -352,16 +352,20 @@ class Lending:
             if lost:
                 raise not_in_flight(f"message {lost[0].first}")
 
-    def keep(self, message: Message) -> None:
-        """Return a message to the client, which may be gone by now."""
-        number, state = message._delivery, self._channel_engine.state  # noqa: SLF001 - as above
+    def keep(self, part: LentRun) -> None:
+        """Return messages to the client, which may be gone by now."""
+        first, number, count, state = part.offset, part.number, len(part.bodies), self._channel_engine.state
         if self._over:
-            with suppress(AiodqError, QueueShutDown):
-                message.release()
-        elif state is not None and state.delivery(message.offset) == number:
-            self._lent.keep(message)
+            for place in range(count):
+                with suppress(AiodqError, QueueShutDown):
+                    part.message(place).release()
+        elif state is not None and state.is_in_flight(first, first + count, number):
+            self._lent.keep(part)
+        elif count == 1:
+            self._wire.send(Gone(self._handle, self._owner.epoch, (Range(first, number, 1),)))
         else:
-            self._wire.send(Gone(self._handle, self._owner.epoch, (Range(message.offset, number, 1),)))
+            for place in range(count):
+                self.keep(part.cut(place, place + 1))
 
     # --- the channel
 

@@ -258,14 +258,14 @@ change(
 change(
     "the messages of a transaction that failed are in nobody's hands",
     LentMessages.keep,
-    "self.add(LentRun.of(message))",
+    "self.add(part)",
     "None",
     test=f"{_TRANSACTIONS}::test_a_full_topic_refuses_it_and_nothing_is_done",
 )
 change(
     "what a transaction left is not in hand again where its neighbours are",
     NumberRuns.restore,
-    "run.marks[place] = HERE",
+    "run.marks[start:stop] = bytes([HERE]) * (stop - start)",
     "None",
     test=f"{_LENDING}::test_what_a_transaction_leaves_is_in_hand_again_amid_its_neighbours",
 )

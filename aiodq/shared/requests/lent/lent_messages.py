@@ -11,7 +11,6 @@ from aiodq.wire.payload import Range, add_range
 
 if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState
-    from aiodq.message import Message
 
 __all__ = ["LentMessages"]
 
@@ -91,10 +90,12 @@ class LentMessages(NumberRuns[LentRun]):
                     at += 1
         return [tuple(found[at : at + _GONE]) for at in range(0, len(found), _GONE)]
 
-    def keep(self, message: Message) -> None:
-        """Add a message that is in the client's hands again."""
-        found = self.restore(message._delivery)  # noqa: SLF001 - this and the message are two halves of one thing
+    def keep(self, part: LentRun) -> None:
+        """Add messages that are in the client's hands again: a part of a run, or all of it."""
+        count = len(part.bodies)
+        found = self.restore(range(part.number, part.number + count))
         if found is None:
-            self.add(LentRun.of(message))
+            self.add(part)
         else:
-            found[0].bodies[found[1]] = message.body
+            run, start = found
+            run.bodies[start : start + count] = part.bodies
