@@ -131,6 +131,31 @@ async def test_very_many_messages_are_given_back_in_parts_that_come_to_all_of_th
     assert max(sizes) == 50
 
 
+async def test_what_comes_for_a_channel_that_has_ended_is_given_back_in_parts(tmp_path: Path) -> None:
+    sizes: list[int] = []
+    release = Session._release
+
+    def released(self: Session, packet: Release, request: int) -> None:
+        sizes.append(sum(each.messages for each in packet.ranges))
+        release(self, packet, request)
+
+    with mock.patch.object(Session, "_release", released):
+        async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+            queue: Any = client.queue("jobs")
+            await queue.refresh()
+            with queue._remote.wanting(MANY):
+                queue._remote._want()
+                await queue.refresh()
+                client._store_engine.link.detach("jobs", "default", queue._remote)  # type: ignore[attr-defined]
+                await owner.queue("jobs").put_many([b"%d" % number for number in range(MANY)])
+                await until(lambda: sum(sizes) == MANY)
+            assert max(sizes) == 50
+            found: list[bytes] = []
+            while len(found) < MANY:
+                found += [message.body for message in await owner.queue("jobs").get_many(MANY)]
+            assert found == [b"%d" % number for number in range(MANY)]
+
+
 async def test_others_have_their_turns_while_very_many_messages_are_claimed(tmp_path: Path) -> None:
     turns, most = 0, 0
     grant = Resuming._grant

@@ -20,7 +20,7 @@ from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, Protocol
 from aiodq.shared.connection.finding.owner_search import OwnerSearch
 from aiodq.shared.connection.finding.rendezvous import owner_of
 from aiodq.shared.connection.finding.store_directory import StoreDirectory
-from aiodq.shared.connection.in_turns import in_turns
+from aiodq.shared.connection.in_turns import BACK_AT_ONCE, in_turns
 from aiodq.shared.connection.opened.client_handles import ClientHandles
 from aiodq.shared.connection.opened.reopening import Opened, Reopening
 from aiodq.shared.connection.sent.outbox import Outbox
@@ -28,6 +28,7 @@ from aiodq.shared.connection.sent.pending_requests import PendingRequests
 from aiodq.shared.connection.sent.sent_puts import PutsByTopic, check_size
 from aiodq.shared.connection.wires.socket_wire import SocketWire
 from aiodq.shared.encoding.answers import understood
+from aiodq.shared.encoding.number_runs import in_parts
 from aiodq.shared.encoding.remote_errors import error_of, gone, is_lost, stalled, undecided
 from aiodq.wire.frames import decode_messages
 from aiodq.wire.layout import OLDEST, VERSION
@@ -522,10 +523,12 @@ class Link:
         if self._wire is None or self._closed:
             return
         late = packet.delivery - packet.first
-        batches = decode_messages(packet.frames, packet.first)
-        ranges = tuple(Range(each.first, each.first + late, len(each.columns.bodies)) for each in batches)
         self._wire.send(Want(packet.handle, 0), 0)
-        self._wire.send(Release(packet.handle, self.epoch, ranges), 0)
+        batches = decode_messages(packet.frames, packet.first)
+        offsets = (range(each.first, each.first + len(each.columns.bodies)) for each in batches)
+        for part in in_parts(offsets, BACK_AT_ONCE):
+            ranges = tuple(Range(each.start, each.start + late, len(each)) for each in part)
+            self._wire.send(Release(packet.handle, self.epoch, ranges), 0)
 
     def misunderstood(self, error: ProtocolError) -> None:
         """Give up the connection, as the owner's answer could not be understood."""

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.loop.futures import surely
+from aiodq.shared.connection.in_turns import BACK_AT_ONCE
 from aiodq.shared.consuming.pace import WINDOW
 from aiodq.wire.packets import Ping, Want
 
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
     from aiodq.shared.consuming.pace import Pace
     from aiodq.wire.packets import Packet
 
-__all__ = ["BACK_AT_ONCE", "Demand", "DemandingChannel"]
-
-BACK_AT_ONCE: Final = 50
-"""Messages given back by one request: each costs the owner about 40 microseconds, and it handles others in between."""
+__all__ = ["Demand", "DemandingChannel"]
 
 _KEPT: Final = 1.0
 """Seconds for which a message is kept after `get_nowait` has asked for one in vain."""

@@ -13,8 +13,8 @@ from aiodq.engine.channel.lease.held_by_task import HeldByTask
 from aiodq.engine.loop.futures import release, wait_in
 from aiodq.errors import again, not_in_flight
 from aiodq.options import ChannelOptions, next_wait
+from aiodq.shared.connection.in_turns import BACK_AT_ONCE
 from aiodq.shared.consuming.counts import Counts
-from aiodq.shared.consuming.demand import BACK_AT_ONCE
 from aiodq.shared.consuming.holdings import SETTLING, Holdings, Reserved, numbers_of
 from aiodq.shared.consuming.sent_settlements import SentSettlement, Settling, Together
 from aiodq.shared.consuming.settlement_sender import SettlementSender
