@@ -55,6 +55,24 @@ async def test_who_loses_many_messages_is_told_of_them_together(tmp_path: Path) 
             assert len(told) == 1
 
 
+async def test_where_nothing_is_in_flight_any_more_no_single_message_is_looked_at(tmp_path: Path) -> None:
+    class Sought:
+        """The state of a channel after a seek; nobody asks it for more than this."""
+
+        flying = 0
+
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        messages = await taken(queue, MANY)
+        await queue.ack_many(messages[100:200])
+        server: Any = owner
+        [share] = [share for each in server._remote.owner.clients for share in each.shares if share.holding]
+        assert not share.has_changed() or not share.has_changed()
+        [gone] = share._lent.drop_lost(Sought())
+        assert [(each.first, each.messages) for each in gone] == [(0, 100), (200, MANY - 200)]
+        assert (share.holding, list(share._lent), share.has_changed()) == (0, [], True)
+
+
 async def test_who_loses_messages_here_and_there_is_told_of_a_hundred_places_at_once(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         queue = client.queue("jobs")

@@ -77,18 +77,29 @@ class LentMessages(NumberRuns[LentRun]):
     def drop_lost(self, state: ChannelState) -> list[tuple[Range, ...]]:
         """Drop messages that are no longer in flight for the client; return them, in parts for one GONE each."""
         found: list[Range] = []
+        all_lost = not state.flying  # as after a seek: of very many messages, a look at each takes its time
         for run in self:
             for first, last in run.parts(0, len(run.marks)):
-                at = last if last - first > 1 and run.in_flight(first, last) else first
-                while at < last:
-                    start = at
-                    while at < last and state.delivery(run.offset + at) != run.number + at:
-                        at += 1
-                    if start < at:
-                        self.drop(run, start, at)
-                        add_range(found, run.offset + start, run.number + start, at - start)
-                    at += 1
+                if all_lost:
+                    add_range(found, run.offset + first, run.number + first, last - first)
+                else:
+                    self._drop_lost(run, first, last, state, found)
+        if all_lost:
+            self.clear()
+            self.changed = True
         return [tuple(found[at : at + _GONE]) for at in range(0, len(found), _GONE)]
+
+    def _drop_lost(self, run: LentRun, first: int, last: int, state: ChannelState, found: list[Range]) -> None:
+        """Drop those of the messages held from index `first` to before `last` that are no longer in flight."""
+        at = last if last - first > 1 and run.in_flight(first, last) else first
+        while at < last:
+            start = at
+            while at < last and state.delivery(run.offset + at) != run.number + at:
+                at += 1
+            if start < at:
+                self.drop(run, start, at)
+                add_range(found, run.offset + start, run.number + start, at - start)
+            at += 1
 
     def keep(self, part: LentRun) -> None:
         """Add messages that are in the client's hands again: a part of a run, or all of it."""
