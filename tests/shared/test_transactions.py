@@ -16,6 +16,7 @@ from aiodq.format import transactions as transactions_format
 from aiodq.format.columns import Columns
 from aiodq.shared.consuming.remote_settlement import RemoteSettlement
 from aiodq.shared.requests.client_transactions import ClientTransactions
+from aiodq.shared.server.session import Session
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.transactions.transaction_log import TransactionFile
@@ -956,3 +957,25 @@ async def test_what_a_transaction_put_is_in_the_counts_when_it_is_committed(tmp_
             async with client.transaction() as tx:
                 tx.put("jobs", b"x")
             assert (topic.end_offset, queue.qsize()) == (number, number)
+
+
+async def test_messages_acked_in_any_order_are_one_range_of_their_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges: list[int] = []
+    transact = Session._transact
+
+    def transacted(self: Session, packet: Txn, request: int) -> None:
+        ranges.extend(len(ack.ranges) for ack in packet.acks)
+        transact(self, packet, request)
+
+    monkeypatch.setattr(Session, "_transact", transacted)
+    async with two(tmp_path / "s") as (_, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await asyncio.gather(*(queue.put(b"x") for _ in range(20)))
+        messages = [await queue.get() for _ in range(20)]
+        async with client.transaction() as tx:
+            for message in messages[1::2] + messages[::2]:
+                tx.ack(message)
+        assert await counts(queue) == (0, 0, 0)
+    assert ranges == [1]

@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from aiodq.awaited import shielded, twice
+from aiodq.delivery.range_set import joined
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, MessageSizeError, ProtocolError
 from aiodq.shared.encoding.remote_errors import error_of, is_lost
@@ -68,16 +69,17 @@ class _Asked:
         Raises:
             NotInFlightError: one is no longer held here; none is reserved then.
         """
-        numbers: dict[RemoteSettlement, list[range]] = {}
+        numbers: dict[RemoteSettlement, list[tuple[int, int]]] = {}
         for run in settlements:
             # Not a `Settlement`, but with everything that a transaction needs of one.
             channel = cast("RemoteSettlement", run.channel_engine)
             channel.check_all(run.start, run.stop, run.delivery)
-            start, stop, those = run.delivery, run.delivery + run.stop - run.start, numbers.setdefault(channel, [])
-            if those and those[-1].stop == start:
-                start = those.pop().start  # one for all neighbours: messages are acked one by one, and may be very many
-            those.append(range(start, stop))
-        self._held = {channel: channel.begin_commit(each) for channel, each in numbers.items()}
+            numbers.setdefault(channel, []).append((run.delivery, run.delivery + run.stop - run.start))
+        # One for all neighbours: messages are acked one by one, in any order, and may be very many.
+        self._held = {
+            channel: channel.begin_commit(range(start, stop) for start, stop in joined(each))
+            for channel, each in numbers.items()
+        }
 
     def withdraw(self) -> None:
         """Free the messages before the outcome is known; what settles them meanwhile waits for it."""
