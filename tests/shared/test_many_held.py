@@ -9,6 +9,9 @@ from unittest import mock
 import pytest
 
 import aiodq
+from aiodq.shared.connection import in_turns
+from aiodq.shared.consuming.remote_settlement import RemoteSettlement
+from aiodq.shared.consuming.sent_settlements import SentSettlement, Settling
 from aiodq.shared.requests import resuming
 from aiodq.shared.requests.resuming import Resuming
 from aiodq.shared.server.client_connection import ClientConnection
@@ -128,6 +131,54 @@ async def test_of_what_a_transaction_leaves_those_are_not_lent_again_that_are_no
         await until(lambda: [message.held for message in messages] == [True, True, False, True, True])
 
 
+async def test_what_waits_for_the_outcome_of_a_cancelled_transaction_is_sent_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_turns, "LONGEST_TURN", 0.0)
+    full = aiodq.StoreOptions(sync="os", max_messages=1)
+    turn = most = sent = 0
+    send = RemoteSettlement._send
+
+    def sending(self: RemoteSettlement, settling: SentSettlement) -> None:
+        nonlocal most, sent, turn
+        if settling.make is not None and self._settling.decided(settling.numbers):
+            sent, turn = sent + 1, turn + 1
+            most = max(most, turn)
+        send(self, settling)
+
+    async def others() -> None:
+        nonlocal turn
+        while True:
+            turn = 0
+            await asyncio.sleep(0)
+
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue, other = client.queue("jobs"), client.topic("other", full)
+        await other.channel("c").refresh()
+        await other.put(b"x")
+        messages = await taken(queue, MANY)
+
+        async def commit() -> None:
+            async with client.transaction() as tx:
+                tx.ack_many(messages)
+                tx.put("other", b"x")
+
+        committing = asyncio.create_task(commit())
+        await until(lambda: not messages[0].held)
+        await queue.refresh()  # by now the owner waits for room
+        monkeypatch.setattr(RemoteSettlement, "_send", sending)
+        committing.cancel()
+        await asyncio.wait([committing])
+        other_turns = asyncio.create_task(others())
+        for message in messages:
+            message.nack_nowait()
+        await until(lambda: sent == MANY)
+        await queue.sync()
+        assert await counts(queue) == (MANY, 0, 0)
+        other_turns.cancel()
+    assert most == 1
+
+
 async def test_very_many_messages_are_given_back_in_parts_that_come_to_all_of_them(tmp_path: Path) -> None:
     sizes: list[int] = []
     release = Session._release
@@ -203,3 +254,21 @@ async def test_others_have_their_turns_while_very_many_messages_are_claimed(tmp_
             other.cancel()
             assert queue._remote.in_hand == MANY
         assert most == 1
+
+
+async def test_what_is_sent_in_turns_is_sent_once_and_nothing_of_it_once_an_owner_is_told_anew_what_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(in_turns, "LONGEST_TURN", 0.0)
+    settling, sent = Settling(), list[SentSettlement]()
+    those = [SentSettlement([range(number, number + 1)], None) for number in range(3)]
+    settling.send_in_turns(those, sent.append)
+    settling.send_in_turns(those[1:], sent.append)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert sent == those
+    settling.send_in_turns(those, sent.append)
+    settling.later.clear()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert sent == [*those, those[0]]

@@ -196,6 +196,7 @@ class RemoteSettlement:
         From the owner that gave them, by the numbers that it has given. From another one, by those of the first that
         has delivered a message: they say which of several deliveries was the last, whichever owners were asked since.
         """
+        self._settling.later.clear()  # all are sent once it is known what is held
         same = self._numbered == self.epoch
         # INVARIANT: an owner knows a held message by its offset. If two have the same offset, the first, which was
         # redelivered, must have no settlement left to send: it would settle the second, which is being processed.
@@ -437,8 +438,8 @@ class RemoteSettlement:
                 settling.supersede(offsets)
         self.end_commit(reserved if settled else (), settled=settled)
         release(self._claimers)
-        for settling in waiting if self._sender.claimed else ():
-            self._sender.send(settling)
+        if self._sender.claimed:
+            self._settling.send_in_turns(waiting, self._sender.send)
 
     def acks(self, handle: Callable[[str, str], int], reserved: Sequence[Reserved]) -> list[Ack]:
         """Return these messages in the owner's terms, including those no longer held, so that it refuses them."""

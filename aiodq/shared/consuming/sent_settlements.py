@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.awaited import Awaited, mark_retrieved
 from aiodq.engine.loop.futures import settle
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, again
+from aiodq.shared.connection.in_turns import in_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from aiodq.delivery.range_set import RangeSet
@@ -122,14 +123,28 @@ class Settling(dict[SentSettlement, None]):
     Attributes:
         undecided: the messages, by number, of each cancelled transaction that may be committed nevertheless. What else
             is to settle them is sent once that is known.
+        later: those that `send_in_turns` has not sent yet.
     """
 
-    __slots__ = ("undecided",)
+    __slots__ = ("later", "undecided")
 
     def __init__(self) -> None:
         """Start without settlements."""
         super().__init__()
         self.undecided: list[RangeSet] = []
+        self.later: dict[SentSettlement, None] = {}
+
+    def send_in_turns(self, those: Iterable[SentSettlement], send: Callable[[SentSettlement], None]) -> None:
+        """Send settlements by `send`, each once, in turns of the loop if they are very many."""
+        self.later.update(dict.fromkeys(those))
+        in_turns(self._send_later(send))
+
+    def _send_later(self, send: Callable[[SentSettlement], None]) -> Iterator[None]:
+        while self.later:
+            settling = next(iter(self.later))
+            del self.later[settling]
+            send(settling)
+            yield
 
     def decided(self, numbers: Iterable[range]) -> bool:
         """Return whether no cancelled transaction may settle any of these messages."""
