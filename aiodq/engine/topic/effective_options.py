@@ -411,7 +411,8 @@ def check_channel(channel_engine: ChannelEngine[Any]) -> None:
 
 def _refuse_others(what: str, differing: Differences, how: str) -> None:
     for name, (old, new) in differing.items():
+        # In a shared store, perhaps by two processes.
         raise InvalidOptionError(
-            f"{what} was named with {name}={old!r} in this process, and now with {name}={new!r}: name the same "
-            f"everywhere, or none; {how} changes it"
+            f"{what} was named with {name}={old!r} since the store was opened, and now with {name}={new!r}: name the "
+            f"same everywhere, or none; {how} changes it"
         )
