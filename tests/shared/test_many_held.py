@@ -10,8 +10,8 @@ import pytest
 
 import aiodq
 from aiodq.shared.connection import in_turns
-from aiodq.shared.consuming.remote_settlement import RemoteSettlement
 from aiodq.shared.consuming.sent_settlements import SentSettlement, Settling
+from aiodq.shared.consuming.settlement_sender import SettlementSender
 from aiodq.shared.requests import resuming
 from aiodq.shared.requests.resuming import Resuming
 from aiodq.shared.server.client_connection import ClientConnection
@@ -137,9 +137,9 @@ async def test_what_waits_for_the_outcome_of_a_cancelled_transaction_is_sent_in_
     monkeypatch.setattr(in_turns, "LONGEST_TURN", 0.0)
     full = aiodq.StoreOptions(sync="os", max_messages=1)
     turn = most = sent = 0
-    send = RemoteSettlement._send
+    send = SettlementSender.send
 
-    def sending(self: RemoteSettlement, settling: SentSettlement) -> None:
+    def sending(self: SettlementSender, settling: SentSettlement) -> None:
         nonlocal most, sent, turn
         if settling.make is not None and self._settling.decided(settling.numbers):
             sent, turn = sent + 1, turn + 1
@@ -166,7 +166,7 @@ async def test_what_waits_for_the_outcome_of_a_cancelled_transaction_is_sent_in_
         committing = asyncio.create_task(commit())
         await until(lambda: not messages[0].held)
         await queue.refresh()  # by now the owner waits for room
-        monkeypatch.setattr(RemoteSettlement, "_send", sending)
+        monkeypatch.setattr(SettlementSender, "send", sending)
         committing.cancel()
         await asyncio.wait([committing])
         other_turns = asyncio.create_task(others())

@@ -13,7 +13,7 @@ from aiodq.shared.requests.client_events import ClientEvents
 from aiodq.shared.requests.client_puts import ClientPuts, columns_of
 from aiodq.shared.requests.client_transactions import Asked, ClientTransactions
 from aiodq.shared.requests.lending import Lending
-from aiodq.shared.requests.lent_runs import LentRun
+from aiodq.shared.requests.lent.lent_runs import LentRun
 from aiodq.shared.requests.meant import check_existing, open_channel, open_topic
 from aiodq.shared.requests.owner_state.waiting_bytes import ClientsBytes
 from aiodq.shared.server.cut_off import CutOff, Earlier
