@@ -33,7 +33,8 @@ async def drain(run: Run) -> None:
     if certain and not run.world.exact:
         # What a process has asked for and not taken goes back soon, perhaps only after all consumers have ended.
         await run.until(lambda: _nothing_in_flight(run, channels, member))
-    working = asyncio.gather(*(_work_off(run, channel, member) for channel in channels))
+    ends = asyncio.Event()
+    working = asyncio.gather(*(_work_off(run, channel, member, ends) for channel in channels))
     draining = asyncio.create_task(member.drain(PATIENCE if certain else _MOMENT))
     try:
         both: list[asyncio.Future[Any]] = [draining, working]
@@ -47,6 +48,7 @@ async def drain(run: Run) -> None:
             await asyncio.wait([working], timeout=PATIENCE)
             assert working.done(), "who consumes goes on"
     finally:
+        ends.set()
         await reopen(run)
         async with asyncio.timeout(PATIENCE):
             await working
@@ -59,12 +61,15 @@ async def _nothing_in_flight(run: Run, channels: list[Channel], member: aiodq.St
         assert not handle.in_flight(), f"{channel} has {handle.in_flight()} in flight"
 
 
-async def _work_off(run: Run, channel: Channel, member: aiodq.Store) -> None:
-    async for message in run.channel(channel, member, queue=False):
-        await run.took(channel, [message], member)
-        if message.offset in channel.held():
-            await message.ack()
-            channel.settle(message.offset)
+async def _work_off(run: Run, channel: Channel, member: aiodq.Store, ends: asyncio.Event) -> None:
+    try:
+        async for message in run.channel(channel, member, queue=False):
+            await run.took(channel, [message], member)
+            if message.offset in channel.held():
+                await message.ack()
+                channel.settle(message.offset)
+    except aiodq.QueueShutDown:
+        assert ends.is_set(), "who still works on a message is refused before the store is closed"
 
 
 async def _refused(run: Run, member: aiodq.Store) -> None:

@@ -128,9 +128,9 @@ async def test_who_waits_in_a_channel_that_is_paused_is_told_of_the_end_of_a_dra
     async with two(tmp_path / "s", QUICK) as stores, asyncio.timeout(PATIENCE):
         jobs: Any = stores[who].queue("jobs")
         getting = asyncio.create_task(jobs.get())
-        await until(lambda: jobs._remote._wanted)
+        await until(lambda: jobs._remote._demand.wanted)
         await stores[0].queue("jobs").pause()
-        await until(lambda: jobs._remote._held_back)
+        await until(lambda: jobs._remote._demand.held_back)
         await stores[1].drain(PATIENCE)
         with pytest.raises(aiodq.QueueShutDown):
             await getting

@@ -213,7 +213,7 @@ async def test_what_comes_for_a_channel_that_has_ended_is_given_back_in_parts(tm
             queue: Any = client.queue("jobs")
             await queue.refresh()
             with queue._remote.wanting(MANY):
-                queue._remote._want()
+                queue._remote._demand.want()
                 await queue.refresh()
                 client._store_engine.link.detach("jobs", "default", queue._remote)  # type: ignore[attr-defined]
                 await owner.queue("jobs").put_many([b"%d" % number for number in range(MANY)])
