@@ -28,6 +28,7 @@ async def looked(machine: Machine, store: aiodq.Store, seconds: float = 1.0) -> 
         looks += 1
 
     store._store_engine.thresholds._look = counted  # type: ignore[method-assign]  # the test waits for a look to end
+    await until(lambda: not store._store_engine.metrics._under_way)  # or a sync has taken that time, too
     machine.clock.advance(seconds)
     await until(lambda: looks)
     store._store_engine.thresholds._look = look  # type: ignore[method-assign]  # see above
@@ -65,7 +66,7 @@ class TestRaising:
             await (await soon(jobs.get())).ack()
             await looked(machine, store)
             assert heard(events) == [("cleared", "jobs", "default")]
-            # What is synced while time is advanced takes that time.
+            # What begins to be synced right before time is advanced takes that time.
             assert replace(store.health(), sync_latency=0.0) == aiodq.Health(
                 ok=True, reasons=(), failed=None, oldest_age=None, depth=0, disk_free=None, sync_latency=0.0
             )
