@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 import aiodq
+from aiodq.shared.consuming import remote_channel
 from aiodq.shared.consuming.timeouts import Timeouts
 from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Call
@@ -121,6 +122,29 @@ async def test_what_is_here_and_not_taken_is_not_handed_out_once_the_channel_is_
         while len(bodies) < 8:
             bodies.append((await jobs.get()).body)
         assert bodies == [b"%d" % number for number in range(1, 9)]
+
+
+async def test_what_came_as_a_channel_was_resumed_for_a_moment_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_channel, "_UNTOLD", 0.01)
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        jobs: Any = client.queue("jobs")
+        await jobs.put(b"x")
+        await owner.queue("jobs").pause()
+        await until(lambda: jobs._remote._held_back)
+        getting = asyncio.create_task(jobs.get())
+        await jobs.refresh()  # by now the owner knows of it
+        server: Any = owner
+        engine = server._remote.owner.engine.topics["jobs"].channel_engines["default"]
+        engine.pause(paused=False)
+        await until(lambda: len(jobs._remote._ready))
+        engine.pause(paused=True)
+        await until(lambda: not jobs._remote._ready)
+        assert await counts(jobs) == (1, 0, 0)
+        assert not getting.done()
+        await owner.queue("jobs").resume()
+        assert (await getting).attempts == 1
 
 
 @pytest.mark.parametrize("who", [0, 1])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from math import inf
@@ -49,6 +49,9 @@ __all__ = ["RemoteChannel"]
 
 _LOOK: Final = 0.05
 """Seconds between two checks whether a queue that was shut down is empty."""
+
+_UNTOLD: Final = 0.2
+"""Seconds for which a message is kept that comes while the channel is paused."""
 
 
 class RemoteChannel(RemoteSettlement):
@@ -241,6 +244,10 @@ class RemoteChannel(RemoteSettlement):
             self.counts.delivered(count)
         self.wake()
         self._demand.withdraw_unless_wanted()
+        if (
+            self._demand.held_back
+        ):  # it was resumed for a moment, or is resumed now, of which the owner is about to tell
+            asyncio.get_running_loop().call_later(_UNTOLD, self._demand.withdraw_more)
 
     def reopened(self, epoch: int) -> None:
         """Start again with another owner, and give back the messages that were not taken here."""
@@ -481,14 +488,11 @@ class RemoteChannel(RemoteSettlement):
         while self.error is None and not self.shut_now:
             if not self._demand.awaited:
                 return
-            try:
+            with suppress(AiodqError):
                 await self._topic.in_turn()
                 await self.refresh()
-            except AiodqError:
-                await asyncio.sleep(_LOOK)
-                continue
-            if not (self.counts.ready or self._ready or self._settling.requeueing):
-                break
+                if not (self.counts.ready or self._ready or self._settling.requeueing):
+                    break
             await asyncio.sleep(_LOOK)
         self._through = True
         self.wake(everybody=True)
