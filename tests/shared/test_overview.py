@@ -97,6 +97,18 @@ async def test_a_topic_of_very_many_channels_is_reported_with_all_of_them(
                 assert {each.depth for each in channels.values()} == {1}
 
 
+async def test_a_client_of_an_earlier_aiodq_is_sent_all_channels_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "CHANNELS", 1)
+    async with owned(tmp_path / "s") as (store, owner):
+        [topic] = await filled(store, ["t"])
+        for name in "abc":
+            topic.channel(name)
+        facts = await calls._STORE["stats"](owner, {"topic": "t"})
+        assert (sorted(facts["channels"]), facts["more"]) == (["a", "b", "c"], False)
+
+
 async def test_a_channel_deleted_between_two_parts_of_a_report_is_not_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
