@@ -132,7 +132,7 @@ async def test_what_came_as_a_channel_was_resumed_for_a_moment_is_given_back(
         jobs: Any = client.queue("jobs")
         await jobs.put(b"x")
         await owner.queue("jobs").pause()
-        await until(lambda: jobs._remote._held_back)
+        await until(lambda: jobs._remote._demand.held_back)
         getting = asyncio.create_task(jobs.get())
         await jobs.refresh()  # by now the owner knows of it
         server: Any = owner

@@ -244,9 +244,7 @@ class RemoteChannel(RemoteSettlement):
             self.counts.delivered(count)
         self.wake()
         self._demand.withdraw_unless_wanted()
-        if (
-            self._demand.held_back
-        ):  # it was resumed for a moment, or is resumed now, of which the owner is about to tell
+        if self._demand.held_back:  # it was resumed for a moment, or is, of which the owner is about to tell
             asyncio.get_running_loop().call_later(_UNTOLD, self._demand.withdraw_more)
 
     def reopened(self, epoch: int) -> None:
