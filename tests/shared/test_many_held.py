@@ -179,6 +179,37 @@ async def test_what_waits_for_the_outcome_of_a_cancelled_transaction_is_sent_in_
     assert most == 1
 
 
+async def test_what_waits_is_sent_though_the_connection_ends_amid_its_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_turns, "LONGEST_TURN", 0.0)
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue: Any = client.queue("jobs")
+        await client.topic("other").channel("c").refresh()
+        messages = await taken(queue, MANY)
+
+        async def commit() -> None:
+            async with client.transaction() as tx:
+                tx.ack_many(messages)
+                tx.put("other", b"x")
+
+        committing = asyncio.create_task(commit())
+        while messages[0].held:
+            await asyncio.sleep(0)
+        for _ in range(4):  # by now the owner has it, and commits it
+            await asyncio.sleep(0)
+        committing.cancel()
+        await asyncio.wait([committing])
+        for message in messages:
+            message.nack_nowait()
+        while not queue._remote._settling.later:
+            await asyncio.sleep(0)
+        assert not queue._remote.holdings
+        queue._remote._topic.link._wire.close()
+        await queue.sync()
+        assert await counts(queue) == (0, 0, 0)
+
+
 async def test_very_many_messages_are_given_back_in_parts_that_come_to_all_of_them(tmp_path: Path) -> None:
     sizes: list[int] = []
     release = Session._release

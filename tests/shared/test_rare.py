@@ -471,3 +471,17 @@ async def test_more_tags_than_a_packet_takes_are_refused_and_hold_up_nothing_aft
         await owner.aclose()
         await topic.put(b"x")
         assert (await channel.get()).body == b"x"
+
+
+async def test_a_channel_that_has_nearly_a_packet_of_tags_is_used_by_those_who_name_none(tmp_path: Path) -> None:
+    many = aiodq.ChannelOptions(tags=[f"tag {number}" for number in range(5700)])
+    async with aiodq.open(tmp_path / "s", QUICK) as store:
+        await store.topic("jobs").channel("c", many).refresh()
+    async with two(tmp_path / "s") as stores, asyncio.timeout(PATIENCE):
+        for store in stores:
+            channel = store.topic("jobs").channel("c")
+            await store.topic("jobs").put(b"x", tag="tag 5699")
+            await (await channel.get()).ack()
+            await channel.pause()
+            await channel.resume()
+            assert channel.options.tags == many.tags

@@ -16,7 +16,7 @@ from aiodq.shared.client.remote_puts import RemotePuts, ShortCut
 from aiodq.shared.connection.opened.known import Known
 from aiodq.shared.connection.watching import ask_for_changes
 from aiodq.shared.consuming.remote_channel import RemoteChannel
-from aiodq.shared.encoding.options_json import channel_options, read_topic_options, topic_options
+from aiodq.shared.encoding.options_json import given_channel_options, read_topic_options, topic_options
 from aiodq.shared.encoding.stats_json import blank_topic, read_channel_stats, read_topic_stats
 from aiodq.stats import ChannelStats
 from aiodq.wire.packets import Figures
@@ -377,7 +377,7 @@ class RemoteTopic:
         Raises:
             InvalidOptionError: they are too long for a shared store.
         """
-        content = channel_options(options)
+        content = given_channel_options(options)
         channel.named = options
         channel.go_by(options)
         self.link.opened.name(self.name, channel.name, content)
@@ -405,7 +405,7 @@ class RemoteTopic:
         Raises:
             InvalidOptionError: its options are too long for a shared store.
         """
-        content = {} if options is None else channel_options(options)
+        content = {} if options is None else given_channel_options(options)
         channel = self.channel_engines[name] = RemoteChannel(self, name, options)
         channel.named = options
         reported = self._host.report.channel(self.name, name)

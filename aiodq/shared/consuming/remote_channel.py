@@ -249,7 +249,8 @@ class RemoteChannel(RemoteSettlement):
 
     def reopened(self, epoch: int) -> None:
         """Start again with another owner, and give back the messages that were not taken here."""
-        before, self.epoch = self._numbered, epoch
+        before = self._numbered
+        self.epoch = epoch
         self._demand.reset()
         self._opened += 1
         self._sender.claimed = self._drained = False

@@ -196,17 +196,16 @@ class RemoteSettlement:
         From the owner that gave them, by the numbers that it has given. From another one, by those of the first that
         has delivered a message: they say which of several deliveries was the last, whichever owners were asked since.
         """
-        self._settling.later.clear()  # all are sent once it is known what is held
         same = self._numbered == self.epoch
         # INVARIANT: an owner knows a held message by its offset. If two have the same offset, the first, which was
         # redelivered, must have no settlement left to send: it would settle the second, which is being processed.
         self._settling.supersede(self.holdings.drop_superseded(), rejections=True)
         self._sender.claimed = not self.holdings
-        if self._sender.claimed:
-            self._numbered = self.epoch
         self._asked = self._number
         if self._sender.claimed:
+            self._numbered = self.epoch
             return {}
+        self._settling.later.clear()  # all are sent once it is known what is held
         return {self.epoch: self.holdings.held()} if same else self.holdings.as_delivered()
 
     def resumed(self, given: Mapping[int, int], elsewhere: Collection[int], *, moved: bool) -> None:

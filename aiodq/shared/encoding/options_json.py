@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "State",
     "channel_options",
+    "given_channel_options",
     "moment",
     "moment_ns",
     "read_channel_options",
@@ -88,7 +89,15 @@ def read_topic_options(content: Mapping[str, Any]) -> StoreOptions:
 
 
 def channel_options(options: ChannelOptions) -> dict[str, Any]:
-    """Encode a channel's options for JSON.
+    """Encode a channel's options for JSON."""
+    start: Any = options.start
+    if isinstance(start, datetime):
+        start = {"ns": time_ns(start)}
+    return {**encode_channel(options), "start": start}
+
+
+def given_channel_options(options: ChannelOptions) -> dict[str, Any]:
+    """Encode the options that a user gives for a channel.
 
     Raises:
         InvalidOptionError: it has more tags than fit into a packet.
@@ -98,10 +107,7 @@ def channel_options(options: ChannelOptions) -> dict[str, Any]:
         raise InvalidOptionError(
             f"tags take {size} bytes as JSON, and in a shared store up to {_TAGS}: give messages fewer or shorter tags"
         )
-    start: Any = options.start
-    if isinstance(start, datetime):
-        start = {"ns": time_ns(start)}
-    return {**encode_channel(options), "start": start}
+    return channel_options(options)
 
 
 def read_channel_options(content: Mapping[str, Any]) -> ChannelOptions:

@@ -24,7 +24,7 @@ from aiodq.shared.client.remote_topic import RemoteTopic
 from aiodq.shared.consuming.acked_again import ack_again, acked_before, not_answered
 from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.encoding.answers import read_deferred, read_nothing, read_number, read_offset
-from aiodq.shared.encoding.options_json import channel_options, moment, moment_ns
+from aiodq.shared.encoding.options_json import given_channel_options, moment, moment_ns
 from aiodq.shared.handles.changes import numbered
 from aiodq.stats import ChannelStats
 from aiodq.values import check_offset, check_position, check_whole
@@ -205,7 +205,7 @@ class SharedChannel(Channel):
         await to_its_end(self._configure(options))
 
     async def _configure(self, options: ChannelOptions) -> None:
-        content = channel_options(options)
+        content = given_channel_options(options)
         await self._ask("configure", read_nothing, numbered({"options": content}))
         self._remote.named = options
         self._remote.go_by(options)
