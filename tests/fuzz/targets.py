@@ -193,7 +193,7 @@ def segment(data: bytes) -> bool:
     except (CorruptionError, FormatVersionError):
         owner = TOPIC
     try:
-        check_segment(fs, path, BASE, owner, 0, last=True)
+        check_segment(fs, path, BASE, owner, 0, last=True, copied=False)
     except FormatVersionError:
         return False
     examine(fs.open(path), CONTEXT, path, limit=len(data), durable_end=0)

@@ -118,7 +118,7 @@ async def test_a_directory_without_anything_in_it_is_no_store(tmp_path: Path) ->
 async def test_an_audit_does_not_pass_by_what_it_does_not_see(store: Path) -> None:
     path = segments(store / "orders")[0]
     place = planned(store)[0][0].place
-    work = [_Piece(str(store), "orders", place, str(path), 0, 0, path.stat().st_size, last=False)]
+    work = [_Piece(str(store), "orders", place, str(path), 0, 0, path.stat().st_size, last=False, copied=False)]
     assert list(_check_all(work))
     another(store)
     with pytest.raises(aiodq.StoreNotFoundError, match="sees another store there"):
@@ -132,7 +132,7 @@ async def test_an_audit_does_not_take_for_deleted_what_it_sees_no_more(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs, whole = OsFileSystem(), str(store)
-    work = list(_pieces(whole, "orders", store_uuid(fs, whole), snapshot(fs, whole, "orders")))
+    work = list(_pieces(fs, whole, "orders", store_uuid(fs, whole), snapshot(fs, whole, "orders")))
 
     def seen(fs: FileSystem, place: Place) -> None:
         require_seen(fs, place)
@@ -172,7 +172,17 @@ async def test_a_task_of_an_audit_hands_on_one_batch_of_what_it_found(store: Pat
     """A batch for each segment costs as much as checking it, where it is small."""
     place, paths = planned(store)[0][0].place, segments(store / "orders")[:3]
     work = [
-        _Piece(str(store), "orders", place, str(path), int(path.stem), int(path.stem), path.stat().st_size, last=False)
+        _Piece(
+            str(store),
+            "orders",
+            place,
+            str(path),
+            int(path.stem),
+            int(path.stem),
+            path.stat().st_size,
+            last=False,
+            copied=False,
+        )
         for path in paths
     ]
     flip(paths[1], 500, 3)
@@ -192,7 +202,7 @@ async def test_an_audit_takes_a_frame_that_is_cut_off_for_unfinished_only_at_the
     _, cut, *_ = segments(store / "orders")
     os.truncate(cut, cut.stat().st_size // 2)
     fs, whole = OsFileSystem(), str(store)
-    work = list(_pieces(whole, "orders", store_uuid(fs, whole), snapshot(fs, whole, "orders")))
+    work = list(_pieces(fs, whole, "orders", store_uuid(fs, whole), snapshot(fs, whole, "orders")))
     (found,) = list(_check_all(work))
     read, *damage = found.to_pylist()
     assert {row["path"] for row in damage} == {str(cut)}

@@ -465,6 +465,6 @@ def _refuse_others(what: str, before: Options | None, after: Options, how: str) 
     """
     for name, (old, new) in differences(before, after).items() if before is not None else ():
         raise InvalidOptionError(
-            f"{what} was named with {name}={old!r} in this process, and now with {name}={new!r}: name the same "
-            f"everywhere, or none; {how} changes it"
+            f"{what} was named with {name}={old!r} since the store was opened, and now with {name}={new!r}: name the "
+            f"same everywhere, or none; {how} changes it"
         )

@@ -18,6 +18,7 @@ from aiodq.spark.planning import snapshot, topics_of
 from aiodq.spark.visible import Place, require_seen, store_uuid
 from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.offline.verify_segment import check_segment
+from aiodq.storage.state.watermark import WATERMARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.offline.verify_segment import SegmentCheck
     from aiodq.storage.read.snapshot import LogSnapshot
 
@@ -59,6 +61,7 @@ class _Piece(NamedTuple):
     durable_end: int
     size: int
     last: bool
+    copied: bool
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequen
                 AuditFinding(store, topic, damage.path, damage.position, damage.reason, damage.first, damage.stop)
                 for damage in log.damages
             ]
-            work += _pieces(store, topic, uuid, log)
+            work += _pieces(fs, store, topic, uuid, log)
     tasks = _tasks(work)
     records = size = 0
     for row in spread(spark, tasks, _check_all, _FOUND).collect() if tasks else ():
@@ -140,12 +143,15 @@ def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequen
     return AuditSummary(tuple(ordered), len(work), records, size, time.monotonic() - began)
 
 
-def _pieces(store: str, topic: str, uuid: UUID | None, log: LogSnapshot) -> Iterator[_Piece]:
+def _pieces(fs: FileSystem, store: str, topic: str, uuid: UUID | None, log: LogSnapshot) -> Iterator[_Piece]:
     segments, place = log.view.segments, Place(log.directory, log.meta.uuid, uuid)
     for number, segment in enumerate(segments):
         last = number + 1 == len(segments)
         durable_end = log.durable_end if last else segments[number + 1].base
-        yield _Piece(store, topic, place, segment.path, segment.base, durable_end, segment.size, last)
+        # Looked up only where it matters: in object storage each look takes its time.
+        noted = not (last and segment.sealed) or durable_end >= segment.end
+        copied = not (noted or name_exists(fs, os.path.join(log.directory, WATERMARK)))
+        yield _Piece(store, topic, place, segment.path, segment.base, durable_end, segment.size, last, copied)
 
 
 def _tasks(work: Sequence[_Piece]) -> list[tuple[_Piece, ...]]:
@@ -174,7 +180,9 @@ def _check_all(pieces: Sequence[_Piece]) -> Iterator[pa.RecordBatch]:
         if not name_exists(fs, piece.path):
             require_seen(fs, piece.place)
             continue  # its owner deleted it meanwhile
-        check = check_segment(fs, piece.path, piece.base, piece.place.topic, piece.durable_end, last=piece.last)
+        check = check_segment(
+            fs, piece.path, piece.base, piece.place.topic, piece.durable_end, last=piece.last, copied=piece.copied
+        )
         read["records"] += check.records
         read["bytes"] += check.size
         found += _damage(piece, check)

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem, Lock
     from aiodq.storage.offline.verify_segment import SegmentCheck
     from aiodq.storage.segments.segment_contents import Contents
+    from aiodq.storage.segments.segment_files import OwnSegment
 
 __all__ = ["RepairAction", "repair_store"]
 
@@ -205,6 +206,7 @@ class _TopicRepair:
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs = fs
         self._directory = directory
+        self._copied = False
         self._actions: list[RepairAction] = []
 
     def run(self) -> list[RepairAction]:
@@ -230,6 +232,7 @@ class _TopicRepair:
         meta = self._description()
         path = os.path.join(self._directory, WATERMARK)
         salt = topic_salt(meta.uuid)
+        self._copied = not name_exists(self._fs, path)
         durable_end = noted_watermark(read_slot_file(self._fs, path), salt)
         self._channels(meta, durable_end)
         end = self._segments(meta, durable_end)
@@ -313,7 +316,7 @@ class _TopicRepair:
         """Return the offset after the last message that was durable, or that a segment holds."""
         own, _ = own_segments(self._fs, self._directory, meta.uuid, durable_end)
         for one in reversed(own):
-            check = check_segment(self._fs, one.path, one.base, meta.uuid, one.durable_end, last=one.last)
+            check = self._check(one, meta)
             if check.contents is not None:
                 return max(check.end, durable_end)
         return durable_end
@@ -337,6 +340,11 @@ class _TopicRepair:
             self._did(path, reason, copy)
         return end
 
+    def _check(self, one: OwnSegment, meta: TopicMeta) -> SegmentCheck:
+        return check_segment(
+            self._fs, one.path, one.base, meta.uuid, one.durable_end, last=one.last, copied=self._copied
+        )
+
     def _belonging(self, meta: TopicMeta, durable_end: int) -> list[tuple[str, SegmentCheck, Contents]]:
         """Return the segments of this log, after quarantining files that only look like one by name."""
         own, foreign = own_segments(self._fs, self._directory, meta.uuid, durable_end)
@@ -345,7 +353,7 @@ class _TopicRepair:
             self._did(path, f"{reason}: quarantined the file", quarantine_file(self._fs, path))
         kept: list[tuple[str, SegmentCheck, Contents]] = []
         for one in own:
-            check = check_segment(self._fs, one.path, one.base, meta.uuid, one.durable_end, last=one.last)
+            check = self._check(one, meta)
             if check.contents is None:
                 self._did(
                     one.path, "nothing in it can be read: quarantined the file", quarantine_file(self._fs, one.path)

@@ -123,6 +123,7 @@ class _TopicCheck:
         self._fs = fs
         self._directory = directory
         self._name = name
+        self._copied = False
         self._files: list[FileReport] = []
         self._seen: set[str] = {CHANNELS}
 
@@ -169,6 +170,7 @@ class _TopicCheck:
     def _watermark(self, salt: int) -> int:
         path = os.path.join(self._directory, WATERMARK)
         data = read_file(self._fs, path, _LARGEST_NOTED)
+        self._copied = data is None
         findings = [Finding(severity, path, at, reason) for severity, at, reason in check_slots(data)]
         values = read_slot_file(self._fs, path)
         if is_foreign(values, salt):
@@ -184,7 +186,9 @@ class _TopicCheck:
         checks: list[tuple[str, SegmentCheck]] = []
         for one in own:
             with suppress(StoreNotFoundError):  # the owner deleted it meanwhile
-                check = check_segment(self._fs, one.path, one.base, meta.uuid, one.durable_end, last=one.last)
+                check = check_segment(
+                    self._fs, one.path, one.base, meta.uuid, one.durable_end, last=one.last, copied=self._copied
+                )
                 checks.append((one.path, check))
         self._report(meta, checks, durable_end)
 

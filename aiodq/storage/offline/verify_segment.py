@@ -11,7 +11,7 @@ from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.io.filesystem import opened
 from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.segments.frame_scan import frames_backward
-from aiodq.storage.segments.segment_contents import Contents, examine_growing
+from aiodq.storage.segments.segment_contents import Contents, examine, examine_growing
 from aiodq.storage.segments.segment_files import Inspection, inspect
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class SegmentCheck:
         self.findings.append(("damage", position, reason, 0, 0))
 
 
-def check_segment(fs: FileSystem, path: str, base: int, topic: UUID, durable_end: int, *, last: bool) -> SegmentCheck:
+def check_segment(
+    fs: FileSystem, path: str, base: int, topic: UUID, durable_end: int, *, last: bool, copied: bool
+) -> SegmentCheck:
     """Read and check a whole segment.
 
     Args:
@@ -62,6 +64,7 @@ def check_segment(fs: FileSystem, path: str, base: int, topic: UUID, durable_end
         topic: the topic's uuid.
         durable_end: the offset below which everything in it was durable.
         last: no segment follows.
+        copied: the file `watermark` does not exist: the log is a copy, not what an owner left that was killed.
 
     Raises:
         FormatVersionError: it has a newer version.
@@ -70,7 +73,19 @@ def check_segment(fs: FileSystem, path: str, base: int, topic: UUID, durable_end
     with opened(fs, path) as file:
         found = inspect(file, path, base, topic)
         found = found.without_zeros(file, path) if last else found
+        if last and not copied and _is_ahead(file, path, found, durable_end):
+            found = found._replace(tail=None)
         return _check(file, path, found, durable_end, last=last)
+
+
+def _is_ahead(file: File, path: str, found: Inspection, durable_end: int) -> bool:
+    """Return whether there is a footer before all frames are there: its owner was killed before it had synced them."""
+    tail, header = found.tail, found.header
+    if found.header_error is not None or tail is None or durable_end >= header.base + tail.end:
+        return False
+    # CRASH: 4. As in `recover`, which truncates it with what is incomplete.
+    contents = examine(file, header.context, path, limit=tail.data_end, durable_end=durable_end)
+    return (contents.end, contents.data_end) != (header.base + tail.end, tail.data_end)
 
 
 def _check(file: File, path: str, found: Inspection, durable_end: int, *, last: bool) -> SegmentCheck:

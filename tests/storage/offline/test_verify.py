@@ -11,6 +11,7 @@ import pytest
 
 from aiodq.errors import FormatVersionError, NotAStoreError, StorageError, StoreNotFoundError
 from aiodq.format.journal import ChannelImage, Op, OpKind
+from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader
 from aiodq.storage.offline import verify_segment
 from aiodq.storage.offline.repair import repair_store
@@ -18,6 +19,7 @@ from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.segments import frame_scan as scan
 from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.channel_journal import ChannelJournal
+from aiodq.storage.state.watermark import WATERMARK, WatermarkFile
 from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import copy, flip, open_log, overwrite, put, put_each, segments, tree
 from tests.storage.stores import BREAKS, COUNT, LEFTOVERS, a_store
@@ -101,6 +103,35 @@ def test_what_is_left_over_is_not_wrong(store: Path, left: Callable[[Path], obje
     assert len(report.findings) == (left not in {LEFTOVERS["nothing"], LEFTOVERS["files of others"]})
     assert all(finding.severity == "note" for finding in report.findings)
     assert report.records == COUNT + 3
+
+
+@pytest.mark.parametrize("noted", [4, 6, None])
+def test_a_footer_without_its_frames_is_unfinished_if_they_were_not_durable(tmp_path: Path, noted: int | None) -> None:
+    topic = tmp_path / "t"
+    log = open_log(topic)
+    for number in range(6):
+        put(log, [bytes([65 + number]) * 50], sync=number < 4)
+    log.roll()
+    [segment, _] = log.segments
+    log.abandon()
+    segments(topic)[-1].unlink()
+    size = (segment.data_end - SEGMENT_HEADER.size) // 6
+    overwrite(segments(topic)[0], SEGMENT_HEADER.size + 4 * size, bytes(size))
+    if noted is None:
+        (topic / WATERMARK).unlink()
+    else:
+        slots = WatermarkFile(WatchedFileSystem(), str(topic / WATERMARK))
+        for _ in range(2):
+            slots.write(noted, 0)
+        slots.close()
+    report = verified(tmp_path)
+    unfinished = noted == 4
+    assert report.ok is unfinished
+    assert [finding.severity for finding in report.findings][-1] == ("note" if unfinished else "damage")
+    assert report.records == (4 if unfinished else 5)
+    log = open_log(topic)
+    assert log.end == (4 if unfinished else 6)
+    log.abandon()
 
 
 def test_every_flipped_bit_of_a_segment_is_found(store: Path, seed: int) -> None:
