@@ -164,7 +164,7 @@ async def test_options_that_were_refused_do_not_win_with_the_next_owner(tmp_path
         with pytest.raises(aiodq.InvalidOptionError, match="max_attempts"):
             await refused.channel("c", FIVE).refresh()
         assert opened(wrong).keys() == {("jobs", "")}
-        with pytest.raises(aiodq.InvalidOptionError, match="max_attempts=5 in this process"):
+        with pytest.raises(aiodq.InvalidOptionError, match="max_attempts=5 since the store was opened"):
             refused.channel("c", aiodq.ChannelOptions(max_attempts=7))
         channel = refused.channel("c")
         await channel.refresh()
