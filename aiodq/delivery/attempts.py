@@ -13,18 +13,23 @@ class Attempts:
     Attributes:
         before: how often messages were delivered before the delivery in progress; a missing message never was.
         noted: of messages in flight whose deliveries are noted: how often they were delivered, this time included.
+        unseen: from this offset on, no message was delivered by another process before.
     """
 
-    __slots__ = ("before", "noted")
+    __slots__ = ("before", "noted", "unseen")
 
     def __init__(self, before: OffsetMap[int]) -> None:
         """Begin with nothing in flight."""
         self.before: OffsetMap[int] = before
         self.noted: OffsetMap[int] = OffsetMap()
+        self.unseen: int = max(before, default=-1) + 1
 
     def first_of(self, start: int, stop: int) -> int:
-        """Return the first message from `start` on that was delivered before; `stop` where there is none below it."""
-        return next(self.before.within(start, stop), stop)
+        """Return the first fresh message from `start` on, below `stop`, that was delivered before; `stop` if none is.
+
+        A fresh one was not handed out since the channel was restored: another process delivered it.
+        """
+        return stop if start >= self.unseen else next(self.before.within(start, stop), stop)
 
     def land(self, offset: int) -> None:
         """Note that a message is no longer in flight."""

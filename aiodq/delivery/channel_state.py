@@ -10,14 +10,14 @@ gives both readings of that moment, so that a jump of the wall clock does not sh
 from __future__ import annotations
 
 import sys
-from itertools import chain, count, filterfalse, repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.delivery.attempts import Attempts
 from aiodq.delivery.counters import Counters
 from aiodq.delivery.deadlines import Deadlines
 from aiodq.delivery.deferrals import Deferrals
-from aiodq.delivery.leases import LONGEST, Lease, Leases
+from aiodq.delivery.leases import LONGEST, Lease, Leases, with_gaps
 from aiodq.delivery.log_end import OwnEnd
 from aiodq.delivery.offset_map import OffsetMap
 from aiodq.delivery.progress import Progress
@@ -80,8 +80,6 @@ class ChannelState:
         self.requeued: Requeued = Requeued(self.is_ready)
         # Messages beyond the cursor that it is to skip: they were deferred or handed out out of turn.
         self._passed = RangeSet()
-        # From this offset on, no message was delivered by another process before.
-        self._unseen = max(self._attempts.before, default=-1) + 1
         self._deliveries = 0
 
     def snapshot(self, wall: int = 0, now: int = 0) -> StateSnapshot:
@@ -96,14 +94,15 @@ class ChannelState:
         """Enter what was handed out and acked through leases."""
         leases, lease = self._leases, self._leases.open
         if leases.dirty or (lease is not None and lease.counted != lease.next):
-            if self.counting and lease is not None:
+            for offsets in lease.uncounted() if self.counting and lease is not None else ():
                 # INVARIANT: before acked messages are settled, which forgets their deliveries again.
-                self._progress.delivered(range(lease.first + lease.counted, lease.first + lease.next), 1)
-            handed, acked = leases.look()
+                self._progress.delivered(offsets, 1)
+            handed, acked, skipped = leases.look()
             if handed and lease is not None:
                 self._cursor = lease.first + lease.next
             self._counters.delivered += handed
             self._counters.acked += acked
+            self._counters.filtered += skipped
 
     @property
     def floor(self) -> int:
@@ -184,14 +183,25 @@ class ChannelState:
 
         They are the next in order, were never delivered before, and are not deferred.
         """
+        stop = self._leasable(offset, stop)
+        return min(self._progress.settled.next_present(offset, stop), self._passed.next_present(offset, stop)) - offset
+
+    def run_with_gaps(self, offset: int, stop: int) -> bytearray:
+        """Return the marks of the messages from `offset` on, before `stop`, for a lease that may have gaps.
+
+        The gaps are what is settled, deferred or was handed out out of turn. A message that is to come again ends it.
+        """
+        again = self.requeued.first()
+        stop = self._leasable(offset, stop if again is None else min(stop, again))
+        taken = self._progress.settled.within(offset, stop), self._passed.within(offset, stop)
+        return with_gaps(offset, stop, chain(*taken))
+
+    def _leasable(self, offset: int, stop: int) -> int:
+        """Return before which offset all from `offset` on, if it is the next one, was never delivered before."""
         self._look()
         if offset != self._cursor:
-            return 0
-        stop = min(stop, self.log.visible, offset + LONGEST)
-        stop = min(self._progress.settled.next_present(offset, stop), self._passed.next_present(offset, stop))
-        if offset < self._unseen:
-            stop = self._attempts.first_of(offset, stop)
-        return stop - offset
+            return offset
+        return self._attempts.first_of(offset, max(min(stop, self.log.visible, offset + LONGEST), offset))
 
     def begin(self, lease: Lease) -> None:
         """Hand out messages through a lease from now on, which begins with the next message (see `plain_run`)."""
@@ -202,8 +212,7 @@ class ChannelState:
 
     def reach(self, lease: Lease) -> None:
         """Raise the room and the limit of a lease to what may be in flight, if it is open."""
-        credit = self.credit
-        lease.limit = lease.room = min(len(lease.marks), lease.next + credit) if lease.open else lease.next
+        lease.reach(self.credit)
 
     def acked(self, lease: Lease) -> None:
         """Note the first ack in a lease since the last look."""
@@ -507,7 +516,7 @@ class ChannelState:
         dropped, at, most = list[int](), self.floor, min(most, self.depth - self.flying)
         while (left := most - len(dropped)) > 0:
             at = self._progress.settled.next_missing(max(at, self._progress.floor))
-            while (end := self._past_those_in_flight(at)) > at and not spare:
+            while (end := self._leases.past_those_in_flight(at, self._apart)) > at and not spare:
                 at = self._progress.settled.next_missing(end)
             if end > at or at >= until:
                 break
@@ -516,15 +525,6 @@ class ChannelState:
             self._counters.dropped += self._give_up(at, stop)
             dropped += range(at, stop)
         return dropped
-
-    def _past_those_in_flight(self, offset: int) -> int:
-        """Return the first offset from this one on that is not in flight."""
-        before = -1
-        while before != offset:
-            # Without a Python statement per message: consumers may hold very many, and each put may ask this.
-            before, offset = offset, next(filterfalse(self._apart.__contains__, count(offset)))
-            offset = self._leases.past_those_in_flight(offset)
-        return offset
 
     def purge(self, start: int = 0, stop: int = sys.maxsize) -> int:
         """Settle everything, or a range; return the number of messages."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from itertools import compress
+from itertools import compress, count, filterfalse
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
 __all__ = [
-    "ACKED", "APART", "CLAIMED", "HELD", "IN_FLIGHT", "LONGEST", "MEASURED", "SETTLED", "TAKEN_AWAY", "Lease",
-    "Leases", "indexes",
+    "ACKED", "APART", "CLAIMED", "GAP", "HELD", "IN_FLIGHT", "LONGEST", "MEASURED", "SETTLED", "SKIPPED", "TAKEN_AWAY",
+    "Lease", "Leases", "indexes", "with_gaps",
 ]  # fmt: skip
 
 LONGEST: Final = 1000
@@ -36,6 +36,10 @@ SETTLED: Final = 5
 """Settled by its consumer, and counted."""
 CLAIMED: Final = 6
 """In flight, in the lease, within a call that settles it unless it fails."""
+SKIPPED: Final = 7
+"""In a gap of the lease, and not wanted: settled once the lease goes on behind it."""
+GAP: Final = 8
+"""In a gap of the lease: settled, or with an entry of its own."""
 
 IN_FLIGHT: Final = bytes([HELD, MEASURED])
 """The marks of messages in flight."""
@@ -44,8 +48,12 @@ _INDEXES: Final = list(range(LONGEST))
 _HELD: Final = bytes([HELD])
 _ACKED: Final = bytes([ACKED])
 _SETTLED: Final = bytes([SETTLED])
+_SKIPPED: Final = bytes([SKIPPED])
+_GAP: Final = bytes([GAP])
 _IS_HELD: Final = bytes(mark in IN_FLIGHT for mark in range(256))
 _IS_ACKED: Final = bytes(mark == ACKED for mark in range(256))
+_IS_GIVEN: Final = bytes(mark not in {SKIPPED, GAP} for mark in range(256))
+_IS_SKIPPED: Final = bytes(mark == SKIPPED for mark in range(256))
 TAKEN_AWAY: Final = bytes(APART if mark in IN_FLIGHT else mark for mark in range(256))
 """Translates marks into those of messages that are not in the lease any more, as far as they were in flight."""
 
@@ -60,22 +68,28 @@ _FEW: Final = 16
 class Lease:
     """A lease of the messages from `first` on, of which the first `next` are handed out, each for the first time.
 
+    It may have gaps: messages between others that are not handed out of it.
+
     Attributes:
         first: the offset of the first message.
         number: its delivery number; the others have the following numbers.
         marks: the state of each message, `HELD` and so on. Those not handed out yet are `HELD` beforehand.
-        next: how many are handed out.
-        room: how many may be handed out before the channel's state has to be looked at again.
+        next: how many are handed out, the gaps between them included.
+        edge: where the next gap begins, or the lease ends.
+        allowed: how many may be handed out as far as `max_in_flight` goes, the gaps between them included.
+        room: how many may be handed out before the channel's state has to be looked at again, up to the next gap.
         limit: how many may be handed out before anything else has to be done: at most `room`.
         last: when the last one was handed out, seconds.
         timeout: nanoseconds after which a message is taken back, or None.
         clean: whether every ack is counted: the next one is to be reported to `Leases.acked`.
         open: whether more may be handed out of it.
+        gaps: whether there is a gap anywhere in it.
+        runs: what is behind the next gap: where each run of messages without one begins and ends, the last run first.
     """
 
     __slots__ = (
-        "clean", "counted", "first", "last", "left", "limit", "marks", "next", "number", "open", "room", "timeout",
-        "turns",
+        "allowed", "clean", "counted", "edge", "first", "gaps", "last", "left", "limit", "marks", "next", "number",
+        "open", "room", "runs", "timeout", "turns",
     )  # fmt: skip
 
     def __init__(self, first: int, count: int, timeout: int | None) -> None:
@@ -84,17 +98,67 @@ class Lease:
         self.number: int = 0
         self.marks: bytearray = bytearray(_HELD * count)
         self.next: int = 0
+        self.edge: int = count
+        self.allowed: int = 0
         self.room: int = 0
         self.limit: int = 0
         self.last: float = 0.0
         self.timeout: int | None = timeout
         self.clean: bool = True
         self.open: bool = True
+        self.gaps: bool = False
+        self.runs: list[tuple[int, int]] = []
         # Of the messages handed out: how many are counted, and how many of these are in flight.
         self.counted: int = 0
         self.left: int = 0
         # Where the clock was read, and the deadline of what was handed out before that.
         self.turns: list[tuple[int, int]] = []
+
+    # --- handing out
+
+    def leave_out(self, marks: bytearray) -> None:
+        """Take these marks, one for each message: what is not `HELD` in them is in a gap. The first and last are."""
+        edges = _edges(marks, _IS_HELD, 0)
+        self.marks, self.edge, self.gaps = marks, edges[1], len(edges) > 2  # noqa: PLR2004 - a start and a stop
+        self.runs = list(zip(edges[-2:0:-2], edges[:1:-2], strict=True))
+
+    def reach(self, credit: int) -> None:
+        """Let so many more be handed out, if the lease is open."""
+        self.allowed = self.next + credit if self.open else self.next
+        self.limit = self.room = min(self.edge, self.allowed)
+
+    def halt(self) -> None:
+        """Let nothing more be handed out before `reach` is called."""
+        self.limit = self.room = self.allowed = self.next
+
+    def before_gap(self) -> bool:
+        """Return whether a gap is next, behind which more may be handed out without a look at the channel's state."""
+        return self.next == self.edge and self.next < self.allowed and bool(self.runs)
+
+    def leap(self) -> None:
+        """Go on behind the gap that is next; the caller hands out what follows, in the same step."""
+        start, stop = self.runs.pop()
+        self.allowed += start - self.next
+        self.limit = self.next = start
+        self.edge, self.room = stop, min(stop, self.allowed)
+
+    def goes_on_with(self, offset: int) -> bool:
+        """Return whether the lease hands out the next message, if the lowest that is not settled is at this offset.
+
+        If there is a gap before it, the lease goes on behind that.
+        """
+        index = offset - self.first
+        if self.runs and self.edge == self.next <= index <= self.runs[-1][0]:
+            self.leap()
+            return True
+        return index == self.next < self.edge
+
+    def uncounted(self) -> Iterator[range]:
+        """Yield the offsets of what was handed out since it was last counted, run by run."""
+        edges = _edges(self.marks[self.counted : self.next], _IS_GIVEN, self.first + self.counted)
+        return map(range, edges[0::2], edges[1::2])
+
+    # --- time
 
     def turn(self) -> None:
         """Note that time has passed: messages handed out from now on get a later deadline."""
@@ -199,22 +263,35 @@ class Leases:
 
     # --- counting
 
-    def look(self) -> tuple[int, int]:
-        """Count what was handed out and acked since the last look; return both numbers."""
-        lease, handed = self.open, 0
+    def look(self) -> tuple[int, int, int]:
+        """Count what was handed out, acked and skipped since the last look; return the three numbers."""
+        lease, handed, skipped = self.open, 0, 0
         if lease is not None:
             handed = lease.next - lease.counted
+            if lease.gaps and handed:
+                between, skipped = self._skip(lease)
+                handed -= between
             lease.counted = lease.next
             lease.left += handed
             self.in_flight += handed
         if not self.dirty:
-            return handed, 0
+            return handed, 0, skipped
         dirty, acked = self.dirty, 0
         self.dirty = []
         for each in dirty:
             each.clean = True
             acked += self._settled(each)
-        return handed, acked
+        return handed, acked, skipped
+
+    def _skip(self, lease: Lease) -> tuple[int, int]:
+        """Settle what the open lease has skipped since the last look; return the size of the gaps, and how much."""
+        passed = lease.marks[lease.counted : lease.next]
+        skipped = passed.count(SKIPPED)
+        if skipped:
+            self._settle_all(_edges(passed, _IS_SKIPPED, lease.first + lease.counted))
+            passed = passed.replace(_SKIPPED, _GAP)
+            lease.marks[lease.counted : lease.next] = passed
+        return passed.count(GAP), skipped
 
     def acked(self, lease: Lease) -> None:
         """Note the first ack in a lease since the last look."""
@@ -228,7 +305,7 @@ class Leases:
         if at >= 0 and marks.rfind(ACKED) == at + total - 1:
             self._settle(first + at, first + at + total)
         elif total:
-            self._settle_all(_edges(marks, first))
+            self._settle_all(_edges(marks, _IS_ACKED, first))
         lease.marks = marks.replace(_ACKED, _SETTLED)
         self.in_flight -= total
         lease.left -= total
@@ -250,7 +327,9 @@ class Leases:
         lease, self.open = self.open, None
         if lease is not None:
             lease.open = False
-            lease.limit = lease.room = lease.next
+            lease.halt()
+            lease.runs.clear()
+            lease.edge = lease.next
             del lease.marks[lease.next :]
             deadline = lease.deadline()
             if deadline is not None:
@@ -259,7 +338,7 @@ class Leases:
     def halt(self) -> None:
         """Make the open lease look at the state before it hands out anything more."""
         if self.open is not None:
-            self.open.limit = self.open.room = self.open.next
+            self.open.halt()
 
     def _sweep(self) -> None:
         """Dissolve the next lease if it has little left; the call after this one goes on with the one after it."""
@@ -333,8 +412,16 @@ class Leases:
             start, number = start + end - index, number + end - index
         return True
 
-    def past_those_in_flight(self, offset: int) -> int:
-        """Return the first offset from this one on that is not in flight in a lease."""
+    def past_those_in_flight(self, offset: int, apart: Container[int]) -> int:
+        """Return the first offset from this one on that is neither in flight in a lease nor apart."""
+        before = -1
+        while before != offset:
+            # Without a Python statement per message: consumers may hold very many, and each put may ask this.
+            before, offset = offset, next(filterfalse(apart.__contains__, count(offset)))
+            offset = self._past_those_leased(offset)
+        return offset
+
+    def _past_those_leased(self, offset: int) -> int:
         while (found := self._find(offset)) is not None:
             lease, index = found
             left = lease.marks[index : lease.next].lstrip(IN_FLIGHT)
@@ -425,13 +512,21 @@ class Leases:
             found.append(lease.first + index)
 
 
+def with_gaps(start: int, stop: int, ranges: Iterable[tuple[int, int]]) -> bytearray:
+    """Return the marks of the messages from `start` to `stop`, where those of these ranges are in a gap."""
+    marks = bytearray(_HELD * (stop - start))
+    for first, end in ranges:
+        marks[first - start : end - start] = _GAP * (end - first)
+    return marks
+
+
 def indexes(first: int, stop: int) -> list[int]:
     """Return the indexes from `first` to `stop`: where possible existing int objects, which compare by identity."""
     return _INDEXES[first:stop] if stop <= LONGEST else list(range(first, stop))
 
 
-def _edges(marks: bytearray, first: int) -> list[int]:
-    """Return the starts and stops of the ranges of acked messages, in order, without a Python loop."""
-    acked = marks.translate(_IS_ACKED)
-    changes = int.from_bytes(acked + b"\0") ^ int.from_bytes(b"\0" + acked)
+def _edges(marks: bytearray, those: bytes, first: int) -> list[int]:
+    """Return the starts and stops of the runs of `those` marks, a table for `translate`, without a Python loop."""
+    there = marks.translate(those)
+    changes = int.from_bytes(there + b"\0") ^ int.from_bytes(b"\0" + there)
     return list(compress(range(first, first + len(marks) + 1), changes.to_bytes(len(marks) + 1)))

@@ -162,6 +162,15 @@ class RangeSet:  # noqa: PLW1641 - it changes, so it has no hash
                 return min(number if edge % 2 else block[edge], stop)
         return min(self._firsts[at + 1], stop) if at + 1 < len(self._firsts) else stop
 
+    def within(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield (start, stop) of the members from `start` to `stop`, in order."""
+        for block in self._blocks[max(bisect_right(self._firsts, start) - 1, 0) :]:
+            # The number of edges up to `start` is odd within a range.
+            for at in range(bisect_right(block, start) & ~1, len(block), 2):
+                if block[at] >= stop:
+                    return
+                yield max(block[at], start), min(block[at + 1], stop)
+
     def covers(self, start: int, stop: int) -> bool:
         """Return whether all of `start` to `stop` are members."""
         return stop <= start or self.next_missing(start) >= stop

@@ -223,7 +223,7 @@ async def test_tags_are_passed_over_in_runs(machine: Machine, monkeypatch: pytes
             jobs.get_nowait()
         assert counts(jobs) == (0, 11, 0)
         assert jobs.stats().filtered == 101
-    assert skipped == [(5, 105), (111, 112)]
+    assert skipped == [(111, 112)], "the others are a gap of the lease"
 
 
 async def test_counted_deliveries_of_a_lease_are_written_once_and_in_full(machine: Machine) -> None:

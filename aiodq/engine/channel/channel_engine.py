@@ -40,6 +40,12 @@ __all__ = ["ChannelEngine"]
 
 M = TypeVar("M", bound=InFlight)
 
+_FEW: Final = 64
+"""Messages in a run below which a lease goes on behind the gap that follows."""
+
+_SPAN: Final = 128
+"""Messages of a lease with gaps, these included, if the one before it was ended early."""
+
 _MARK: Final = 6
 """Random bytes by which channels of one name are told apart."""
 
@@ -86,6 +92,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self.made: str | None = token_hex(_MARK)
         self._plain = True
         self._ends = NEVER
+        self._span = _SPAN
         self._unfinished = False
         self._home = home
         self._turn = LONGEST_TURN
@@ -121,11 +128,15 @@ class ChannelEngine(Settlement, Generic[M]):
         opened = self.open_lease
         lease = opened.lease
         index = lease.next
-        if index >= lease.room or (now := opened.monotonic()) >= opened.until:
+        at_gap = index >= lease.room
+        if (at_gap and not lease.before_gap()) or (now := opened.monotonic()) >= opened.until:
             return None
         home = self._home
         if not (get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop):
             return None
+        if at_gap:
+            lease.leap()
+            index = lease.next
         if index >= lease.limit:
             self._measure_at = opened.measure(self.latency, self._measure_at, index + 1)
         lease.next, lease.last = index + 1, now
@@ -139,7 +150,10 @@ class ChannelEngine(Settlement, Generic[M]):
         opened = self.open_lease
         lease, (first, stop) = opened.lease, self.lend(most)
         if first < stop:
-            return messages_of(self.kind, lease, first, opened.bodies[first:stop], store_ref)
+            taken = messages_of(self.kind, lease, first, opened.bodies[first:stop], store_ref)
+            while lease.runs and (left := most - len(taken)) and (first := (run := self.lend(left))[0]) < run[1]:
+                taken += messages_of(self.kind, lease, first, opened.bodies[first : run[1]], store_ref)
+            return taken
         again = self.lend_again(most)
         return [] if again is None else messages_of(self.kind, again[0], 0, again[1], store_ref)
 
@@ -189,12 +203,18 @@ class ChannelEngine(Settlement, Generic[M]):
         return deadline
 
     def lend(self, most: int) -> tuple[int, int]:
-        """Hand out up to `most` of the open lease without making messages; return the first index and the one after."""
+        """Hand out up to `most` of the open lease, up to the next gap behind at least one, without making messages.
+
+        Return the first index and the one after the last.
+        """
         opened = self.open_lease
         lease = opened.lease
-        first, stop = lease.next, min(lease.next + most, lease.room)
-        if first >= stop or (now := opened.monotonic()) >= opened.until:
+        at_gap = lease.next >= lease.room
+        if not most or (at_gap and not lease.before_gap()) or (now := opened.monotonic()) >= opened.until:
             return 0, 0
+        if at_gap:
+            lease.leap()
+        first, stop = lease.next, min(lease.next + most, lease.room)
         if stop > lease.limit:
             self._measure_at = opened.measure(self.latency, self._measure_at, stop)
         lease.next, lease.last = stop, now
@@ -241,19 +261,36 @@ class ChannelEngine(Settlement, Generic[M]):
     def _lease(self, state: ChannelState, batch: Batch, number: int, now: int) -> bool:
         """Open a lease whose next message is this one, unless it is open; return whether that is possible."""
         lease, offset = self.open_lease.lease, batch.first + number
-        if lease.open and lease.first + lease.next == offset and lease.next < len(lease.marks) and now < self._ends:
+        if lease.open and now < self._ends and lease.goes_on_with(offset):
             return True
         count = state.plain_run(offset, batch.stop)
         if count:
             count, self._ends = self.undeliverable.filter.deliverable(batch, number, count)
         if not count:
             return False
-        run, opened = batch.cut(offset, offset + count), self.open_lease
+        marks = None
+        if count < _FEW and offset + count < batch.stop:
+            marks = self._run_with_gaps(state, batch, number, count)
+        run, opened = batch.cut(offset, offset + (count if marks is None else len(marks))), self.open_lease
         opened.until = min(opened.until, self._ends / SECOND)
         opened.lease = MessageLease(self._host.name, run, timeout=self._timeout, channel_engine=self, home=self._home)
         opened.bodies = run.columns.bodies
+        if marks is not None:
+            opened.lease.leave_out(marks)
         state.begin(opened.lease)
         return True
+
+    def _run_with_gaps(self, state: ChannelState, batch: Batch, number: int, count: int) -> bytearray | None:
+        """Return the marks of a lease that goes on behind the next `count` messages, or None if there is none."""
+        offset = batch.first + number
+        # What ends a lease early would do so again: then each costs as little as it is used.
+        self._span = min(self._span * 2, LONGEST) if self.open_lease.lease.open else _SPAN
+        marks = state.run_with_gaps(offset, min(batch.stop, offset + self._span))
+        ends = self.undeliverable.filter.leave_out(batch, number, marks)
+        if len(marks) <= count:
+            return None
+        self._ends = ends
+        return marks
 
     def _take_of_lease(self, state: ChannelState, now: float, store_ref: object) -> M:
         """Hand out the next message of the lease, and allow those after it to be handed out without a check."""

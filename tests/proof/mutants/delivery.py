@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from aiodq import requeue
+from aiodq.delivery.attempts import Attempts
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.end_times import EndTimes, _Slot
 from aiodq.delivery.leases import Lease, Leases
@@ -179,9 +180,9 @@ change(
 )
 change(
     "what was delivered by another process counts as new",
-    ChannelState.plain_run,
-    "if offset < self._unseen:",
-    "if offset < 0:",
+    Attempts.first_of,
+    "if start >= self.unseen else",
+    "if start >= 0 else",
     test="tests/delivery/test_channel_state.py::test_a_lease_holds_nothing_that_an_earlier_process_has_delivered",
 )
 change(

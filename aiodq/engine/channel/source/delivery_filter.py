@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from aiodq.delivery.leases import HELD, SKIPPED
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.loop.clock_timer import monotonic_ns
 
@@ -74,3 +75,32 @@ class DeliveryFilter:
             expiries = columns.expiries[number : number + count]
             count, until = self._lifetimes.left(batch.first + number, put, expiries, monotonic_ns(self._clock))
         return count, until
+
+    def leave_out(self, batch: Batch, number: int, marks: bytearray) -> int:
+        """Mark what is not wanted among the messages from `number` on as `SKIPPED`; return until when that holds.
+
+        The marks are cut before the first message that has a wanted tag and yet is not to be delivered as it is, and
+        after the last one that is. The moment is that of `deliverable`.
+
+        Args:
+            batch: a batch.
+            number: which of its messages is the first; it is to be delivered as it is.
+            marks: one for each message: `HELD` or, if it is not to be looked at, `GAP`.
+        """
+        columns, tags, until = batch.columns, self.tags, NEVER
+        if tags is not None and (theirs := columns.tags) is not None:
+            for at, tag in enumerate(theirs[number : number + len(marks)]):
+                if tag not in tags and marks[at] == HELD:
+                    marks[at] = SKIPPED
+        held, stop = [at for at, mark in enumerate(marks) if mark == HELD], len(marks)
+        if (headers := columns.headers) is not None:
+            stop = next((at for at in held if FOR in headers[number + at]), stop)
+        if (dues := columns.dues) is not None:
+            wall = self._clock.now_ns()
+            stop = next((at for at in held if at < stop and dues[number + at] > wall), stop)
+        if columns.expiries is not None:
+            put = batch.time_ns if columns.times is None else max(columns.times[number : number + stop])
+            expiries = [columns.expiries[number + at] if marks[at] == HELD else 0 for at in range(stop)]
+            stop, until = self._lifetimes.left(batch.first + number, put, expiries, monotonic_ns(self._clock))
+        del marks[marks.rfind(HELD, 0, stop) + 1 :]
+        return until
