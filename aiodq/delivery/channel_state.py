@@ -393,8 +393,8 @@ class ChannelState:
 
     def _make_ready_again(self, offset: int) -> None:
         self.requeued.add(offset)
-        # Redelivered messages come before new ones.
-        self._leases.halt()
+        # Redelivered messages come before new ones; this one may be in a gap of the lease, ahead of some of them.
+        self._make_way(offset, offset + 1)
 
     def ack(self, start: int, stop: int | None = None) -> None:
         """Settle a message in flight, or all messages before `stop`."""

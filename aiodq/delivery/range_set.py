@@ -167,9 +167,10 @@ class RangeSet:  # noqa: PLW1641 - it changes, so it has no hash
         for block in self._blocks[max(bisect_right(self._firsts, start) - 1, 0) :]:
             # The number of edges up to `start` is odd within a range.
             for at in range(bisect_right(block, start) & ~1, len(block), 2):
-                if block[at] >= stop:
+                first = max(block[at], start)
+                if first >= stop:
                     return
-                yield max(block[at], start), min(block[at + 1], stop)
+                yield first, min(block[at + 1], stop)
 
     def covers(self, start: int, stop: int) -> bool:
         """Return whether all of `start` to `stop` are members."""

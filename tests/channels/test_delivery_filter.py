@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aiodq.delivery.leases import GAP, HELD, SKIPPED
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.source.delivery_filter import NEVER, DeliveryFilter
 from aiodq.engine.lifetimes import Lifetimes
@@ -17,6 +18,9 @@ from aiodq.engine.reading.tail_cache import BATCH_OVERHEAD, TailCache, batch_cos
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MESSAGES = st.lists(
     st.fixed_dictionaries({
@@ -30,6 +34,7 @@ MESSAGES = st.lists(
     max_size=12,
 )  # fmt: skip
 COLUMNS = st.sets(st.sampled_from(["tags", "headers", "dues", "expiries", "times"]))
+TAKEN = st.sets(st.integers(1, 11), max_size=4)
 JUMPS = st.lists(st.tuples(st.integers(0, 12), st.integers(-6, 6)), max_size=3)
 
 
@@ -49,10 +54,10 @@ def columns_of(messages: list[dict[str, Any]], wall: int, there: set[str]) -> Co
 
 @settings(max_examples=80)
 @given(messages=MESSAGES, there=COLUMNS, tags=st.sampled_from([None, {"a"}, {"a", "b"}]), begin=st.integers(0, 11),
-       jumps=JUMPS, passing=st.integers(0, 7), own=st.booleans())  # fmt: skip
+       jumps=JUMPS, passing=st.integers(0, 7), own=st.booleans(), taken=TAKEN)  # fmt: skip
 def test_a_run_ends_where_one_would_not_be_delivered(
     *, messages: list[dict[str, Any]], there: set[str], tags: set[str] | None, begin: int, jumps: list[tuple[int, int]],
-    passing: int, own: bool,
+    passing: int, own: bool, taken: set[int],
 ) -> None:  # fmt: skip
     second = 10**9
     messages = [{**each, **{name: each[name] * second for name in ("due", "expiry", "time")}} for each in messages]
@@ -90,9 +95,41 @@ def test_a_run_ends_where_one_would_not_be_delivered(
             assert not chosen.is_over(batch, each, until - 1)
     elif count:
         assert not any(chosen.is_over(batch, each, sys.maxsize) for each in range(begin, begin + count))
+    if count:
+        assert_left_out(chosen, batch, begin, delivered, taken, exact=own and not jumps)
     skipped = chosen.others(columns, begin, len(messages) - begin)
     assert all(chosen.is_for_others(columns, begin + at) for at in range(skipped))
     assert begin + skipped == len(messages) or not chosen.is_for_others(columns, begin + skipped)
+
+
+def assert_left_out(
+    chosen: DeliveryFilter, batch: Batch, begin: int, delivered: Callable[[int], bool], taken: set[int], *, exact: bool
+) -> None:
+    """Of what is not taken, all up to some message that is to be handled by itself may be delivered, or is skipped."""
+    columns = batch.columns
+    marks = bytearray(GAP if at in taken else HELD for at in range(len(columns.bodies) - begin))
+    clock = chosen._clock
+    until = chosen.leave_out(batch, begin, marks)
+    if not marks and not exact:
+        return  # one that was put later makes them all end sooner, as far as is known
+    assert marks[0] == marks[-1] == HELD
+    assert until > monotonic_ns(clock)
+    for at, mark in enumerate(marks):
+        assert (mark == GAP) is (at in taken)
+        if mark == HELD:
+            assert delivered(begin + at)
+            assert not chosen.is_over(batch, begin + at, until - 1 if until != NEVER else sys.maxsize)
+        elif mark == SKIPPED:
+            assert chosen.is_for_others(columns, begin + at)
+    rest = [at for at in range(begin + len(marks), len(columns.bodies)) if at - begin not in taken]
+    first = next((at for at in rest if delivered(at)), None)
+    if exact and first is not None:
+        assert any(
+            (columns.headers is not None and FOR in columns.headers[at])
+            or (columns.dues is not None and columns.dues[at] > clock.now_ns())
+            or chosen.is_over(batch, at, monotonic_ns(clock))
+            for at in rest[: rest.index(first)]
+        )
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 70), st.booleans(), st.sampled_from([None, None, 7]), st.integers(0, 1)))

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from aiodq.delivery.channel_state import ChannelState
-from aiodq.delivery.leases import ACKED, APART, HELD, LONGEST, MEASURED, SETTLED, Lease, indexes
+from aiodq.delivery.leases import ACKED, APART, GAP, HELD, LONGEST, MEASURED, SETTLED, SKIPPED, Lease, indexes
 from tests.delivery.test_channel_machine import ChannelMachine
 
 SECOND = 10**9
-STEPS = st.lists(st.tuples(st.sampled_from("dddgggaaatttnxsr"), st.integers(0, 9)), min_size=4, max_size=24)
+STEPS = st.lists(st.tuples(st.sampled_from("dddgggaaatttnxsrppp"), st.integers(0, 9)), min_size=4, max_size=24)
 
 
 class LeaseMachine(ChannelMachine):
@@ -24,11 +24,17 @@ class LeaseMachine(ChannelMachine):
         super().__init__()
         self.lease: Lease | None = None
         self.handles: list[tuple[Lease, int]] = []
+        self.skipped = self.gaps = 0
 
     def hand_out(self, count: int) -> None:
         lease = self.lease
         assert lease is not None
-        while count and lease.next < lease.limit:
+        while count and (lease.next < lease.limit or lease.before_gap()):
+            if lease.next >= lease.limit:
+                self.skip_to(lease.runs[-1][0])
+                lease.leap()
+                assert lease.limit == lease.next < lease.room
+                lease.limit = lease.room
             offset, number = lease.first + lease.next, lease.number + lease.next
             assert offset == min(self.ready)
             assert len(self.flight) < self.state.max_in_flight
@@ -42,6 +48,15 @@ class LeaseMachine(ChannelMachine):
             lease.last = self.now / SECOND
             count -= 1
 
+    def skip_to(self, index: int) -> None:
+        """What is not wanted before the next message of the lease is settled as soon as it is passed over."""
+        lease = self.lease
+        assert lease is not None
+        skipped = {lease.first + at for at in range(lease.next, index) if lease.marks[at] == SKIPPED}
+        assert skipped <= self.ready
+        self.settle(skipped)
+        self.skipped += len(skipped)
+
     @initialize(floor=st.integers(0, 5), count=st.integers(4, 12), counting=st.booleans())
     def begin(self, floor: int, count: int, *, counting: bool) -> None:
         super().begin(floor=floor, count=count, counting=counting)
@@ -51,7 +66,10 @@ class LeaseMachine(ChannelMachine):
         for step, number in steps:
             mine = self.taken
             if step == "d":
-                self.deliver_by_a_lease(number % 3 + 1, 2 + number % 7, None if number % 2 else 5 + number)
+                unwanted = {at for at in range(1, 9) if (number * 37 >> at) & 1}
+                self.deliver_by_a_lease(number % 3 + 1, 2 + number % 7, None if number % 2 else 5 + number, unwanted)
+            elif step == "p":
+                self.deliver_with_gaps(number)
             elif step == "g" and self.lease is not None:
                 # As a consumer that does not look at the state in between.
                 self.hand_out(number % 2 + 1)
@@ -62,38 +80,86 @@ class LeaseMachine(ChannelMachine):
                 self.state.nack(offset, self.attempts[offset])
             elif step == "a" and (held := self.in_hand()):
                 self.ack_by_its_mark(*held[number % len(held)])
-            elif step == "s" and self.ready:
-                offset = sorted(self.ready)[number % len(self.ready)]
-                self.state.expire(offset)
-                self.settle({offset})
-            elif step == "t":
-                self.time_goes_by(number % 5, number % 4 + 1)
-            elif step == "x":
-                self.deliver_apart(1)
-            elif step == "r":
-                self.deliver_again(number % 4 + 1, number * 2, timed=number % 2 > 0)
+            elif step in "stxr":
+                self._work_apart(step, number)
+
+    def _work_apart(self, step: str, number: int) -> None:
+        """What happens beside leases."""
+        if step == "s" and self.ready:
+            offset = sorted(self.ready)[number % len(self.ready)]
+            self.state.expire(offset)
+            self.settle({offset})
+        elif step == "t":
+            self.time_goes_by(number % 5, number % 4 + 1)
+        elif step == "x":
+            self.deliver_apart(1)
+        elif step == "r":
+            self.deliver_again(number % 4 + 1, number * 2, timed=number % 2 > 0)
 
     # Of all the rules, about every third that is chosen is to be this.
     work1, work2, work3, work4, work5, work6, work7, work8, work9 = map(rule(steps=STEPS), repeat(_work, 9))
 
-    def deliver_by_a_lease(self, count: int, size: int, timeout: int | None) -> None:
-        """As a channel's engine does; if nothing is ready, more comes."""
+    def deliver_by_a_lease(self, count: int, size: int, timeout: int | None, unwanted: set[int]) -> None:
+        """As a channel's engine does; if nothing is ready, more comes. Every other lease may have gaps."""
         if not self.ready:
             self.extend(size)
         offset = self.state.fresh()
-        if self.state.requeued.first() is not None:
+        if self.requeued_first():
             self.deliver_apart(count)
             return
-        if self.lease is None or not self.lease.open or self.lease.first + self.lease.next != offset:
+        if not self.goes_on_with(offset):
             run = self.state.plain_run(offset, offset + size)
             assert all(each in self.ready and not self.attempts.get(each) for each in range(offset, offset + run))
             if not run:
                 self.deliver_apart(1)
                 return
-            self.lease = Lease(offset, run, timeout)
+            marks = self.with_gaps(offset, size, unwanted) if size % 2 else bytearray([HELD] * run)
+            self.lease = Lease(offset, len(marks), timeout)
+            self.lease.leave_out(marks)
             self.state.begin(self.lease)
+        assert self.lease is not None
         self.state.reach(self.lease)
         self.hand_out(count)
+
+    def deliver_with_gaps(self, number: int) -> None:
+        """Some of what comes next is settled, or put with a delay, before a lease of it is made."""
+        if not self.requeued_first():
+            self.extend(number % 4)
+            self.put_with_delays([0, number, 0, number % 3], together=number % 2 > 0, alike=False)
+            self.extend(3)
+            offset = self.state.fresh()
+            for at in {number % 5 + 1, number % 3 + 4} & {each - offset for each in self.ready}:
+                self.state.expire(offset + at)
+                self.settle({offset + at})
+        self.deliver_by_a_lease(number % 4 + 2, 11, 5 + number, {number % 3 + 1, number % 4 + 2, number % 5 + 4})
+
+    def requeued_first(self) -> bool:
+        again = self.state.requeued.first()
+        return again is not None and again <= self.state.fresh()
+
+    def goes_on_with(self, offset: int) -> bool:
+        lease = self.lease
+        if lease is None or not lease.open:
+            return False
+        before = lease.next
+        if not lease.goes_on_with(offset):
+            return False
+        after, lease.next = lease.next, before
+        self.skip_to(after)
+        lease.next = after
+        return True
+
+    def with_gaps(self, offset: int, size: int, unwanted: set[int]) -> bytearray:
+        """Return the marks of a lease that goes on behind what is taken, or not wanted."""
+        marks = self.state.run_with_gaps(offset, offset + size)
+        for at, mark in enumerate(marks):
+            assert mark == (HELD if offset + at in self.ready else GAP)
+            assert mark == GAP or not self.attempts.get(offset + at)
+            if mark == HELD and at in unwanted:
+                marks[at] = SKIPPED
+        del marks[marks.rfind(HELD) + 1 :]
+        self.gaps += marks.count(GAP)
+        return marks
 
     @precondition(lambda self: self.lease is not None)
     @rule(count=st.integers(1, 2))
@@ -188,6 +254,24 @@ def test_what_comes_again_is_looked_for_before_more_is_handed_out() -> None:
     lease.next = 3
     state.nack(1, 1)
     assert (lease.limit, state.requeued.first()) == (3, 1)
+
+
+def test_what_comes_again_is_looked_for_before_the_lease_goes_on_behind_a_gap() -> None:
+    state = ChannelState(0, 10, 100)
+    lease = Lease(0, 6, None)
+    lease.leave_out(bytearray([HELD, HELD, SKIPPED, SKIPPED, HELD, HELD]))
+    state.begin(lease)
+    state.reach(lease)
+    lease.next = lease.room
+    assert (lease.next, lease.before_gap()) == (2, True)
+    state.nack(0, 1)
+    assert (lease.before_gap(), state.requeued.first(), state.depth) == (False, 0, 10)
+    state.deliver(0)
+    state.reach(lease)
+    assert lease.goes_on_with(2)
+    assert (lease.next, lease.edge) == (4, 6)
+    lease.next += 1
+    assert (state.fresh(), state.depth, state.flying, state.counters.filtered) == (5, 8, 3, 2)
 
 
 def test_at_the_end_everything_in_flight_has_an_entry_of_its_own() -> None:

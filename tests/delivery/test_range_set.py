@@ -62,6 +62,14 @@ class RangeSetMachine(RuleBasedStateMachine):
     def covers(self, start: int, stop: int) -> None:
         assert self.ranges.covers(start, stop) is (set(range(start, stop)) <= self.model)
 
+    @rule(start=numbers, stop=numbers)
+    def within(self, start: int, stop: int) -> None:
+        found = list(self.ranges.within(start, stop))
+        assert [number for first, end in found for number in range(first, end)] == [
+            number for number in range(start, stop) if number in self.model
+        ]
+        assert all(first < end for first, end in found)
+
     @rule(number=numbers)
     def next_missing(self, number: int) -> None:
         expected = number

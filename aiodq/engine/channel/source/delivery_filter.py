@@ -77,27 +77,27 @@ class DeliveryFilter:
         return count, until
 
     def leave_out(self, batch: Batch, number: int, marks: bytearray) -> int:
-        """Mark what is not wanted among the messages from `number` on as `SKIPPED`; return until when that holds.
+        """Mark those of the messages from `number` on as `SKIPPED` that have no wanted tag; return until when it holds.
 
-        The marks are cut before the first message that has a wanted tag and yet is not to be delivered as it is, and
-        after the last one that is. The moment is that of `deliverable`.
+        The marks are cut after the last message that may be delivered as it is, and before the first that has to be
+        handled by itself: it is not due or has expired, or its hidden header names a channel. The moment is that of
+        `deliverable`.
 
         Args:
             batch: a batch.
-            number: which of its messages is the first; it is to be delivered as it is.
+            number: which of its messages is the first; it may be delivered as it is.
             marks: one for each message: `HELD` or, if it is not to be looked at, `GAP`.
         """
-        columns, tags, until = batch.columns, self.tags, NEVER
-        if tags is not None and (theirs := columns.tags) is not None:
-            for at, tag in enumerate(theirs[number : number + len(marks)]):
-                if tag not in tags and marks[at] == HELD:
-                    marks[at] = SKIPPED
-        held, stop = [at for at, mark in enumerate(marks) if mark == HELD], len(marks)
-        if (headers := columns.headers) is not None:
-            stop = next((at for at in held if FOR in headers[number + at]), stop)
+        columns, tags, until, stop = batch.columns, self.tags, NEVER, len(marks)
         if (dues := columns.dues) is not None:
             wall = self._clock.now_ns()
-            stop = next((at for at in held if at < stop and dues[number + at] > wall), stop)
+            stop = next((at for at in range(stop) if dues[number + at] > wall and marks[at] == HELD), stop)
+        if tags is not None and (theirs := columns.tags) is not None:
+            for at, tag in enumerate(theirs[number : number + stop]):
+                if tag not in tags and marks[at] == HELD:
+                    marks[at] = SKIPPED
+        if (headers := columns.headers) is not None:
+            stop = next((at for at in range(stop) if FOR in headers[number + at] and marks[at] == HELD), stop)
         if columns.expiries is not None:
             put = batch.time_ns if columns.times is None else max(columns.times[number : number + stop])
             expiries = [columns.expiries[number + at] if marks[at] == HELD else 0 for at in range(stop)]
