@@ -26,6 +26,9 @@ __all__ = ["Case", "Result", "Violation", "begun", "explore", "sample"]
 _LONGEST: Final = 30.0
 """Real seconds after which a program, or an opening, counts as hanging."""
 
+_KEPT: Final = 200
+"""States of a trace of which one is drawn for the next life: all of them would take gigabytes."""
+
 _OF_NAMES: Final = (Made, Renamed, Removed)
 _AT_A_NAME: Final = 0.4
 _KILLED_AGAIN: Final = 0.25
@@ -217,6 +220,8 @@ class _Exploration:
                 continue
             at = f"{where}, operation {number} ({type(operation).__name__})"
             chosen += self._states(recoverer, disk, ledger, at)
+            if len(chosen) > _KEPT:
+                del chosen[::2]
             looked = True
             if self._enough_found:
                 break
