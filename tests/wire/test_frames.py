@@ -45,6 +45,16 @@ def test_any_bit_that_is_not_right_is_noticed() -> None:
             decode_messages(flipped(data, bit), 0, 3)
 
 
+def test_any_bit_of_a_lone_message_with_labels_that_is_not_right_is_noticed() -> None:
+    data = encode_messages(Columns([b"body"], tags=["t"], keys=[b"k"], headers=[{"a": "b"}]), TIME)
+    for bit in range(len(data) * 8):
+        with pytest.raises(ProtocolError):
+            decode_messages(flipped(data, bit), 0, 1)
+    for size in range(len(data)):
+        with pytest.raises(ProtocolError):
+            decode_messages(data[:size], 0, 1)
+
+
 def test_what_is_cut_short_or_does_not_follow_is_refused() -> None:
     one, other = encode_messages(Columns([b"a", b"b"]), TIME), encode_messages(Columns([b"c"]), TIME)
     for size in range(len(one)):

@@ -18,7 +18,7 @@ from aiodq.engine.channel.channel_core import SECOND
 from aiodq.engine.channel.lease.held_by_task import HeldByTask
 from aiodq.engine.channel.lease.in_flight import InFlight, message_of, messages_of
 from aiodq.engine.channel.lease.message_lease import MessageLease
-from aiodq.engine.channel.lease.open_lease import OpenLease
+from aiodq.engine.channel.lease.open_lease import OpenLease, fitting
 from aiodq.engine.channel.loop_turn import LONGEST_TURN
 from aiodq.engine.channel.source.delivery_filter import NEVER
 from aiodq.engine.loop.futures import release, settle_all
@@ -202,19 +202,28 @@ class ChannelEngine(Settlement, Generic[M]):
             self._timer.set(deadline)
         return deadline
 
-    def lend(self, most: int) -> tuple[int, int]:
-        """Hand out up to `most` of the open lease, up to the next gap behind at least one, without making messages.
+    def lend(self, most: int, size: int | None = None) -> tuple[int, int]:
+        """Hand out neighbours of the open lease without making messages.
 
-        Return the first index and the one after the last.
+        Args:
+            most: how many at most.
+            size: bytes that their bodies take together at most; None for any.
+
+        Returns:
+            The first index in the lease and the one after the last; equal if there is none.
         """
         opened = self.open_lease
         lease = opened.lease
         at_gap = lease.next >= lease.room
         if not most or (at_gap and not lease.before_gap()) or (now := opened.monotonic()) >= opened.until:
             return 0, 0
+        if size is not None and len(opened.bodies[lease.runs[-1][0] if at_gap else lease.next]) > size:
+            return 0, 0
         if at_gap:
             lease.leap()
         first, stop = lease.next, min(lease.next + most, lease.room)
+        if size is not None:
+            stop = first + fitting(opened.bodies[first:stop], size)
         if stop > lease.limit:
             self._measure_at = opened.measure(self.latency, self._measure_at, stop)
         lease.next, lease.last = stop, now

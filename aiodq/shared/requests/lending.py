@@ -20,7 +20,7 @@ from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
 from aiodq.shared.requests.calls import answer, call_channel
 from aiodq.shared.requests.lent.lent_messages import LentMessages
-from aiodq.shared.requests.lent.lent_runs import LentRun, as_sent, columns_of, extended, fitting
+from aiodq.shared.requests.lent.lent_runs import LentRun, as_sent, columns_of, extended
 from aiodq.shared.requests.resuming import Resuming
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.layout import PREFETCHED
@@ -207,7 +207,7 @@ class Lending:
         """Return the next messages of one lease, at most `size` bytes if several; None if there are none."""
         engine = self._channel_engine
         lease, bodies = engine.open_lease.lease, engine.open_lease.bodies
-        first, stop = engine.lend(fitting(bodies[lease.next : min(lease.next + most, lease.room)], size))
+        first, stop = engine.lend(most, size)
         if first < stop:
             return LentRun(lease, first, bodies[first:stop], store_ref)
         if most > 1 and (again := engine.lend_again(most, size)) is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.monitoring.latency import LatencyMeter
 
-__all__ = ["OpenLease", "Taking"]
+__all__ = ["OpenLease", "Taking", "fitting"]
 
 M = TypeVar("M", bound=InFlight)
 
@@ -115,3 +115,11 @@ class Taking(Generic[M]):
             else:
                 taken.add(message)
         return message
+
+
+def fitting(bodies: list[bytes], size: int) -> int:
+    """Return a number of leading bodies that have at most `size` bytes together."""
+    count = len(bodies)
+    while count and sum(map(len, bodies[:count])) > size:
+        count //= 2
+    return count

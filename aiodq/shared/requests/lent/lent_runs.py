@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["LentRun", "as_sent", "columns_of", "extended", "fitting"]
+__all__ = ["LentRun", "as_sent", "columns_of", "extended"]
 
 
 class LentRun(NumberRun):
@@ -143,16 +143,11 @@ def columns_of(runs: Sequence[LentRun]) -> tuple[Columns, int]:
         for part, run in zip(parts, runs, strict=True):
             part.times = part.times or [run.lease.time_ns] * len(part.bodies)
     columns = Columns.joined(parts)
-    return columns, runs[0].lease.time_ns if columns.times is None else columns.times[0]
+    put = runs[0].lease.time_ns if columns.times is None else columns.times[0]
+    if len(columns.bodies) == 1:
+        columns.times = None  # a lone message needs no time beside that of its frame
+    return columns, put
 
 
 def _part(column: Sequence[T] | None, first: int, stop: int) -> list[T] | None:
     return None if column is None else list(column[first:stop])
-
-
-def fitting(bodies: list[bytes], size: int) -> int:
-    """Return a number of leading bodies that have at most `size` bytes together."""
-    count = len(bodies)
-    while count and sum(map(len, bodies[:count])) > size:
-        count //= 2
-    return count
