@@ -144,9 +144,52 @@ change(
 change(
     "what comes again waits for what was not handed out",
     ChannelState._make_ready_again,
-    "self._leases.halt()",
+    "self._make_way(offset, offset + 1)",
     "None",
     test="tests/delivery/test_lease_machine.py::test_what_comes_again_is_looked_for_before_more_is_handed_out",
+)
+change(
+    "what comes due in a gap of a lease waits for what is behind it",
+    ChannelState._make_ready_again,
+    "self._make_way(offset, offset + 1)",
+    "self._leases.halt()",
+    test="tests/channels/test_gaps.py::test_what_comes_due_in_a_gap_comes_before_what_is_behind_it[asyncio]",
+)
+change(
+    "what comes again waits for what is behind a gap",
+    Lease.halt,
+    "self.limit = self.room = self.allowed = self.next",
+    "self.limit = self.room = self.next",
+    test="tests/delivery/test_lease_machine.py::"
+    "test_what_comes_again_is_looked_for_before_the_lease_goes_on_behind_a_gap",
+)
+change(
+    "behind a gap more is in flight than may be",
+    Lease.leap,
+    "self.allowed += start - self.next",
+    "self.allowed += stop",
+    test="tests/channels/test_gaps.py::test_behind_a_gap_no_more_is_in_flight_than_may_be[asyncio]",
+)
+change(
+    "what a lease has skipped is never settled",
+    Leases._skip,
+    "self._settle_all(",
+    "list(",
+    test="tests/channels/test_gaps.py::test_what_is_skipped_is_settled_on_disk_with_the_next_ack[asyncio]",
+)
+change(
+    "what is in a gap of a lease counts as delivered",
+    Lease.uncounted,
+    "_IS_GIVEN",
+    "bytes([1]) * 256",
+    test="tests/channels/test_gaps.py::test_a_lease_goes_on_behind_what_was_acked_in_an_earlier_run[asyncio]",
+)
+change(
+    "what was acked before the channel was opened is handed out again between gaps",
+    ChannelState.run_with_gaps,
+    "self._progress.settled.within(offset, stop), self",
+    "(), self",
+    test="tests/channels/test_gaps.py::test_a_lease_goes_on_behind_what_was_acked_in_an_earlier_run[asyncio]",
 )
 change(
     "what is given up is handed out all the same",
