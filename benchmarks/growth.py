@@ -59,6 +59,8 @@ class Grown:
     segments: int = 1
     channels: int = 1
     topics: int = 1
+    every: int = 0
+    """A channel's tags want one of so many messages; 0: it has none, and wants all."""
     bounded: bool = False
     """With bounds on the backlog's bytes and on age and bytes of what is consumed, none of which is ever reached."""
 
@@ -89,6 +91,7 @@ DIMENSIONS = (
     Dimension("bounded", {count: Grown(segments=count, bounded=True) for count in (1, 10, 100, 1000)}),
     Dimension("channels", {count: Grown(channels=count) for count in (1, 10, 100)}),
     Dimension("topics", {count: Grown(topics=count) for count in (1, 100, 1000)}),
+    Dimension("filter", {count: Grown(every=count) for count in (1, 2, 10)}),
 )
 
 
@@ -207,6 +210,20 @@ async def use(path: Path, grown: Grown, plan: Plan) -> dict[str, float]:
     return taken
 
 
+async def choose(path: Path, grown: Grown, plan: Plan) -> dict[str, float]:
+    """Get and ack what a channel wants by its tags; return seconds a message of these."""
+    messages, every = plan.messages, grown.every
+    async with aiodq.open(path, grown.options()) as store:
+        topic = store.topic(_name(0))
+        channel = topic.channel("chooser", aiodq.ChannelOptions(start="latest", tags=["wanted"]))
+        await channel.seek("latest")
+        batch = [aiodq.Draft(BODY, tag="other" if number % every else "wanted") for number in range(every * TOGETHER)]
+        for _ in range(2 * messages // TOGETHER):
+            await topic.put_many(batch)
+        taken = await _get_and_ack(channel, messages, plan.clock)
+        return taken | {"async for + ack_nowait": await _timed(_iterate(channel, messages), messages, plan.clock)}
+
+
 async def drain(path: Path, grown: Grown, clock: Clock) -> dict[str, float]:
     """Consume the oldest segments, which are deleted on the way; return seconds a message."""
     messages = DRAINED * SEGMENT
@@ -227,12 +244,14 @@ def measure(dimension: Dimension, directory: Path, plan: Plan) -> Figures:
             if turn:
                 figures.add(size, taken)
     if dimension.name != "topics":
-        del figures.seconds[IN_TURN]
+        figures.seconds.pop(IN_TURN, None)
     return figures
 
 
 def _once(path: Path, grown: Grown, plan: Plan) -> dict[str, float]:
     gc.collect()
+    if grown.every:
+        return aiodq.run(choose(path, grown, plan))
     taken = {}
     if grown.segments > DRAINED:
         drained = path.with_name(f"{path.name}-drained")
@@ -282,7 +301,7 @@ def _parser() -> argparse.ArgumentParser:
         "dimension",
         nargs="*",
         default=[],
-        help="segments, bounded, channels, topics (default: all)",
+        help="segments, bounded, channels, topics, filter (default: all)",
     )
     add("--rounds", type=int, default=7, help="over all stores of a dimension (default: %(default)s)")
     add("--messages", type=int, default=3000, help="of each measurement (default: %(default)s)")

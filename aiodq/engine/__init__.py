@@ -49,6 +49,8 @@ The life of a get:
                                    `PrefetchingReader.read_cached` reads in this step; else `PrefetchingReader.want`
                                    asks for it, and `MessageSource.fetched` receives it
           `DeliveryFilter`         how many messages from there on may be delivered as they are, and until when
+          `ChannelState.run_with_gaps` with few of them, the lease goes on behind gaps (`Lease.leap`): what is settled,
+                                   deferred, or not wanted (`DeliveryFilter.leave_out`)
           `ChannelState.begin`     begins a lease over them. Redelivered messages get entries of their own, one
                                    (`ChannelState.deliver`) or several at a time (`ChannelState.deliver_again`)
       `ChannelState.tick`          finds messages in flight for too long, which `ChannelState.time_out` requeues

@@ -284,14 +284,16 @@ def test_growth_measures_a_put_a_get_and_an_ack_of_each_store(
     dimensions = {each.name: each for each in growth.DIMENSIONS}
     assert [*dimensions["topics"].up_to(10).stores] == [1, 100], "two at least"
     few = growth.Dimension("topics", {count: growth.Grown(topics=count) for count in (1, 5, 20)})
-    monkeypatch.setattr(growth, "DIMENSIONS", [dimensions["segments"], few])
+    monkeypatch.setattr(growth, "DIMENSIONS", [dimensions["segments"], few, dimensions["filter"]])
     collector = mock.Mock(gc)  # collecting all that pytest and its plugins hold takes longer than all else
     monkeypatch.setattr(growth, "gc", collector)
     kept = scratch / "kept.json"
-    assert growth.main(["segments", "topics", "--quick", "--dir", str(scratch), "--json", str(kept)]) == 0
+    assert growth.main(["--quick", "--dir", str(scratch), "--json", str(kept)]) == 0
     assert collector.freeze.call_count == collector.unfreeze.call_count == 8, "two stores, twice, in two dimensions"
     seconds = json.loads(kept.read_text())["seconds"]
-    assert set(seconds) == {"segments", "topics"}
+    assert set(seconds) == {"segments", "topics", "filter"}
+    assert set(seconds["filter"]) == {"get", "ack", "async for + ack_nowait"}
+    assert set(seconds["filter"]["get"]) == {"1", "2", "10"}
     assert set(seconds["segments"]) >= {"put", "get", "ack", "drain the oldest 8 segments"}
     assert set(seconds["segments"]["put"]) == {"1", "10"}
     assert set(seconds["topics"]["put, the topics in turn"]) == {"1", "5"}

@@ -428,6 +428,19 @@ def _of_a_kind(
     return row
 
 
+def _between_others(work: Callable[[Meter, aiodq.Channel], Awaitable[Count]]) -> Row:
+    """Return a row where a channel's tags want every other message."""
+
+    async def row(meter: Meter, path: Path) -> Count:
+        async with _open(path, _options("os")) as store:
+            topic = store.topic("t")
+            channel = topic.channel("c", aiodq.ChannelOptions(tags=["a"]))
+            await topic.put_many([aiodq.Draft(_BODY, "a"), aiodq.Draft(_BODY, "b")] * (_WARM + _MANY + 10))
+            return await work(meter, channel)
+
+    return row
+
+
 async def _again(meter: Meter, channel: aiodq.Channel) -> Count:
     """Get once more what was requeued."""
     for _ in range((_WARM + _MANY) // _BATCH):
@@ -479,6 +492,8 @@ ROWS: Final[dict[str, Row]] = {
     "get_many + ack_many of 1000, tags": _of_a_kind(_get_many, aiodq.ChannelOptions(tags=["a"]), tag="a"),
     "get_many + ack_many of 1000, ttl": _of_a_kind(_get_many, aiodq.ChannelOptions(), ttl=60),
     "get_many + ack_many of 1000, redelivered": _of_a_kind(_again, aiodq.ChannelOptions(max_in_flight=10_000)),
+    "get_many + ack_many of 1000, every other by its tag": _between_others(_get_many),
+    "async for + ack_nowait, every other by its tag": _between_others(_iterate),
     "ack_many of every other": _of_a_kind(_ack_out_of_order, aiodq.ChannelOptions(max_in_flight=10_000)),
     "get_many, ack_many and put_many of 1000 in a transaction": _transact,
     "async for + ack_nowait, max_attempts": _of_a_kind(_iterate, aiodq.ChannelOptions(max_attempts=5)),
@@ -518,6 +533,8 @@ CEILINGS: Final[dict[str, Count]] = {
     "get_many + ack_many of 1000, tags": Count(0.4, 0.45, 0, 0, 0),
     "get_many + ack_many of 1000, ttl": Count(0.41, 0.45, 0, 0, 0),
     "get_many + ack_many of 1000, redelivered": Count(2.54, 2.59, 0, 0, 0.12),
+    "get_many + ack_many of 1000, every other by its tag": Count(8.26, 8.32, 0, 0, 0),
+    "async for + ack_nowait, every other by its tag": Count(9.22, 12, 0, 0, 0),
     "ack_many of every other": Count(0.22, 0.78, 0, 0, 0.14),
     "get_many, ack_many and put_many of 1000 in a transaction": Count(0.92, 1.15, 0.05, 0.05, 0.68),
     "async for + ack_nowait, max_attempts": Count(44, 47, 0, 0, 0.19),
