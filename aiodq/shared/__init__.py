@@ -13,8 +13,8 @@ Every process, the owner's included, talks to the owner through a `link`, which 
 gone (`owner_search`). If this process becomes the owner itself (`ownership`), packets pass without a socket
 (`inside`). Users hold the same objects as with an exclusive store; in place of the engine, these use objects that ask
 the owner: `remote_topic` with `remote_puts`, `remote_channel` with its `demand`, `remote_settlement`,
-`remote_transactions` and `remote_events`, whose counterparts in the owner are `client_puts`, `lending`,
-`client_transactions` and `client_events`. Methods that would look into an engine are overridden in `handles`; the log
+`remote_transactions` and `remote_events`, whose counterparts in the owner are `client_puts`, `lending` and
+`lent_settlement`, `client_transactions` and `client_events`. Methods that would look into an engine are overridden in `handles`; the log
 is read from its files (`history`).
 
 Of the packages, `server` and `requests` run in the owner, `client` and `consuming` in every process, and `connection`

@@ -28,6 +28,20 @@ if TYPE_CHECKING:
 MANY = 500
 
 
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages each packet gives back."""
+    sizes: list[int] = []
+    release = Session._release
+
+    def noting(self: Session, packet: Release, request: int) -> None:
+        sizes.append(sum(each.messages for each in packet.ranges))
+        release(self, packet, request)
+
+    monkeypatch.setattr(Session, "_release", noting)
+    return sizes
+
+
 async def taken(queue: aiodq.Queue, count: int) -> list[aiodq.Message]:
     """Put so many messages, and take them."""
     await queue.put_many([b"x"] * count)
@@ -123,10 +137,10 @@ async def test_of_what_a_transaction_leaves_those_are_not_lent_again_that_are_no
         server: Any = owner
         [share] = [share for each in server._remote.owner.clients for share in each.shares if share.holding]
         [run] = share._lent
-        [part] = share.reserve(share._owner.epoch, [Range(run.offset, run.number, 5)])
+        [part] = share.held.reserve(share._owner.epoch, [Range(run.offset, run.number, 5)])
         assert share.holding == 0
         share._channel_engine.state.nack(messages[2].offset, 1)
-        share.keep(part)
+        share.held.keep(part)
         assert share.holding == 4
         await until(lambda: [message.held for message in messages] == [True, True, False, True, True])
 
@@ -210,50 +224,38 @@ async def test_what_waits_is_sent_though_the_connection_ends_amid_its_turns(
         assert await counts(queue) == (0, 0, 0)
 
 
-async def test_very_many_messages_are_given_back_in_parts_that_come_to_all_of_them(tmp_path: Path) -> None:
-    sizes: list[int] = []
-    release = Session._release
-
-    def released(self: Session, packet: Release, request: int) -> None:
-        sizes.append(sum(each.messages for each in packet.ranges))
-        release(self, packet, request)
-
-    with mock.patch.object(Session, "_release", released):
-        async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
-            queue: Any = client.queue("jobs")
-            messages = await taken(queue, MANY)
-            await messages[7].ack()
-            first = messages[0]._delivery
-            queue._remote.give_back([range(first, first + MANY)])
-            await queue._remote.all_settled()
-            assert await counts(queue) == (MANY - 1, 0, 0)
-    assert sum(sizes) == MANY - 1
-    assert max(sizes) == 50
+async def test_very_many_messages_are_given_back_in_parts_that_come_to_all_of_them(
+    tmp_path: Path, released: list[int]
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue: Any = client.queue("jobs")
+        messages = await taken(queue, MANY)
+        await messages[7].ack()
+        first = messages[0]._delivery
+        queue._remote.give_back([range(first, first + MANY)])
+        await queue._remote.all_settled()
+        assert await counts(queue) == (MANY - 1, 0, 0)
+    assert sum(released) == MANY - 1
+    assert max(released) == 50
 
 
-async def test_what_comes_for_a_channel_that_has_ended_is_given_back_in_parts(tmp_path: Path) -> None:
-    sizes: list[int] = []
-    release = Session._release
-
-    def released(self: Session, packet: Release, request: int) -> None:
-        sizes.append(sum(each.messages for each in packet.ranges))
-        release(self, packet, request)
-
-    with mock.patch.object(Session, "_release", released):
-        async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
-            queue: Any = client.queue("jobs")
+async def test_what_comes_for_a_channel_that_has_ended_is_given_back_in_parts(
+    tmp_path: Path, released: list[int]
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue: Any = client.queue("jobs")
+        await queue.refresh()
+        with queue._remote.wanting(MANY):
+            queue._remote._demand.want()
             await queue.refresh()
-            with queue._remote.wanting(MANY):
-                queue._remote._demand.want()
-                await queue.refresh()
-                client._store_engine.link.detach("jobs", "default", queue._remote)  # type: ignore[attr-defined]
-                await owner.queue("jobs").put_many([b"%d" % number for number in range(MANY)])
-                await until(lambda: sum(sizes) == MANY)
-            assert max(sizes) == 50
-            found: list[bytes] = []
-            while len(found) < MANY:
-                found += [message.body for message in await owner.queue("jobs").get_many(MANY)]
-            assert found == [b"%d" % number for number in range(MANY)]
+            client._store_engine.link.detach("jobs", "default", queue._remote)  # type: ignore[attr-defined]
+            await owner.queue("jobs").put_many([b"%d" % number for number in range(MANY)])
+            await until(lambda: sum(released) == MANY)
+        assert max(released) == 50
+        found: list[bytes] = []
+        while len(found) < MANY:
+            found += [message.body for message in await owner.queue("jobs").get_many(MANY)]
+        assert found == [b"%d" % number for number in range(MANY)]
 
 
 async def test_others_have_their_turns_while_very_many_messages_are_claimed(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class ClientTransactions:
         committer, taken = self._committer, _Taken()
         try:
             for lending, epoch, ranges in asked.acks:
-                taken.take(lending, lending.reserve(epoch, ranges))
+                taken.take(lending, lending.held.reserve(epoch, ranges))
             settled = [part.acks(lending.engine) for lending, part in taken.parts]
             await committer.commit(settled, asked.puts, taken.ended, origin)
         except asyncio.CancelledError:
@@ -188,5 +188,5 @@ class _Taken:
     def ended(self, error: BaseException | None) -> None:
         """With an error, return them to the client; otherwise the committer has settled them."""
         for lending, part in self.parts if error is not None else ():
-            lending.keep(part)
+            lending.held.keep(part)
         self.parts.clear()

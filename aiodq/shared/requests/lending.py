@@ -5,36 +5,34 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from copy import copy
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.awaited import interruption_of, shielded
-from aiodq.engine.channel.dead_lettering.failure_causes import Cause
+from aiodq.awaited import interruption_of
 from aiodq.engine.loop.futures import surely
 from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError, not_in_flight
-from aiodq.shared.encoding.number_runs import GONE
+from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
 from aiodq.shared.requests.calls import answer, call_channel
 from aiodq.shared.requests.lent.lent_messages import LentMessages
 from aiodq.shared.requests.lent.lent_runs import LentRun, as_sent, columns_of, extended
+from aiodq.shared.requests.lent_settlement import LentSettlement
 from aiodq.shared.requests.resuming import Resuming
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
     from aiodq.channel import Channel
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.message import Message
     from aiodq.shared.requests.serving import Owning, Wire
     from aiodq.topic import Topic
-    from aiodq.wire.packets import Call, Reject
+    from aiodq.wire.packets import Call
 
 __all__ = ["Lending"]
 
@@ -46,9 +44,6 @@ _AT_ONCE: Final = 1000
 _PACKET_BYTES: Final = 256 * 1024
 """Bytes of bodies after which a delivery is sent, even if there is more."""
 
-_BACK_AT_ONCE: Final = 50
-"""Messages of a disconnected client that are made ready again in one turn of the loop."""
-
 _AGAIN: Final = 1.0
 """Seconds after which a message that could not be read is read again, unless the client asks again before."""
 
@@ -58,6 +53,7 @@ class Lending:
 
     Attributes:
         engine: the engine of the channel's topic.
+        held: settles what the client holds.
         resuming: the client's claims of what it held before.
     """
 
@@ -71,6 +67,7 @@ class Lending:
         self._channel_engine = channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
         self.engine: TopicEngine = channel._engine  # noqa: SLF001 - as above
         self._lent = LentMessages(owner.epoch)
+        self.held: LentSettlement = LentSettlement(owner, wire, handle, self._channel_engine, self._lent)
         self.resuming: Resuming = Resuming(owner, topic, channel, self.name, self._lent)
         self._wanted = self._given = self._sent = 0
         self._place = self._channel_engine.place
@@ -79,7 +76,6 @@ class Lending:
         self._ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._asked: tuple[int, Callable[[Exception, int], None]] | None = None
         self._timed_out = self._sought = 0
-        self._over = False
         self._told = asyncio.Event()
         self._getting: asyncio.Task[Any] | None = None
         self._withdrawn = False
@@ -270,103 +266,6 @@ class Lending:
             send = self._wire.send if packet is packets[-1] else self._wire.send_soon
             send(Deliver(self._handle, first.lease.attempts, first.offset, first.number, frames), 0)
 
-    def find(self, epoch: int, offset: int, delivery: int) -> Message:
-        """Return a message that the client holds.
-
-        Raises:
-            NotInFlightError: it does not.
-        """
-        run, place = self._lent.place_of(epoch, offset, delivery)
-        return run.message(place)
-
-    def take(self, epoch: int, offset: int, delivery: int) -> Message:
-        """Take a message from the client to settle it; see `find`."""
-        run, place = self._lent.place_of(epoch, offset, delivery)
-        message = run.message(place)
-        self._lent.drop(run, place, place + 1)
-        return message
-
-    def release(self, epoch: int, ranges: Iterable[Range]) -> None:
-        """Make ranges of messages ready again, as many as possible, as if they had never been lent.
-
-        Raises:
-            NotInFlightError: some could not be.
-        """
-        failure: NotInFlightError | None = None
-        for each in ranges:
-            parts, lost = self._lent.held(epoch, each)
-            for run, start, stop in parts:
-                for place in range(start, stop):
-                    message = run.message(place)
-                    self._lent.drop(run, place, place + 1)
-                    try:
-                        message.release()
-                    except NotInFlightError as error:
-                        failure = error
-            failure = not_in_flight(f"message {lost[0].first}") if lost else failure
-        if failure is not None:
-            raise failure
-
-    def ack(self, epoch: int, ranges: Iterable[Range]) -> NotInFlightError | None:
-        """Settle ranges of messages, as many as possible, and tell the client which failed; return why, if any."""
-        lost: list[Range] = []
-        for each in ranges:
-            parts, missing = self._lent.held(epoch, each)
-            lost += missing
-            for run, start, stop in parts:
-                lost += self._ack_part(run, start, stop)
-        if not lost:
-            return None
-        if epoch == self._owner.epoch:
-            self._wire.send(Gone(self._handle, epoch, tuple(lost)))
-        return not_in_flight(f"message {lost[0].first}")
-
-    def _ack_part(self, run: LentRun, start: int, stop: int) -> list[Range]:
-        """Settle messages that the client holds; return those that are no longer in flight."""
-        lost: list[Range] = []
-        if run.in_flight(start, stop):
-            self._channel_engine.ack_run(run.lease, run.first + start, stop - start)
-        else:
-            for place in range(start, stop):
-                try:
-                    run.message(place).ack_nowait()
-                except NotInFlightError:
-                    lost.append(Range(run.offset + place, run.number + place, 1))
-        self._lent.drop(run, start, stop)
-        return lost
-
-    # --- for transactions
-
-    def reserve(self, epoch: int, ranges: Iterable[Range]) -> Iterator[LentRun]:
-        """Yield the messages of ranges, each taken from the client.
-
-        Raises:
-            NotInFlightError: the client does not hold one.
-        """
-        for each in ranges:
-            parts, lost = self._lent.held(epoch, each)
-            for run, start, stop in parts:
-                part = run.cut(start, stop)
-                self._lent.drop(run, start, stop)
-                yield part
-            if lost:
-                raise not_in_flight(f"message {lost[0].first}")
-
-    def keep(self, part: LentRun) -> None:
-        """Return messages to the client, which may be gone by now."""
-        first, number, count, state = part.offset, part.number, len(part.bodies), self._channel_engine.state
-        if self._over:
-            for place in range(count):
-                with suppress(AiodqError, QueueShutDown):
-                    part.message(place).release()
-        elif state is not None and state.is_in_flight(first, first + count, number):
-            self._lent.keep(part)
-        elif count == 1:
-            self._wire.send(Gone(self._handle, self._owner.epoch, (Range(first, number, 1),)))
-        else:
-            for place in range(count):
-                self.keep(part.cut(place, place + 1))
-
     # --- the channel
 
     async def settled_in(self) -> None:
@@ -453,15 +352,6 @@ class Lending:
         """Return a future, done once what was settled is durable."""
         return self._channel_engine.commit()
 
-    async def rejected(self, message: Message, reject: Reject) -> Done:
-        """Reject a message, and wait until that is durable."""
-        engine = self._channel_engine
-        batch = message._batch()  # noqa: SLF001 - as above
-        rejecting = engine.reject(batch, reject.delivery, reject.attempts, reject.reason, Cause(error=reject.error))
-        message._committed()  # noqa: SLF001 - as above
-        await (self.commit() if rejecting is None else shielded(rejecting))
-        return Done()
-
     def has_changed(self) -> bool:
         """Return whether the client got or gave up messages since the last call."""
         changed, self._lent.changed = self._lent.changed, False
@@ -480,27 +370,5 @@ class Lending:
         return min(taken, 1) if for_sure and self._wanted >= PREFETCHED else taken
 
     async def give_back(self, taken: int = 0, *, goes_on: bool = False) -> None:
-        """Make everything that the client holds ready again, in order; other tasks run meanwhile.
-
-        Args:
-            taken: the number of messages, the oldest ones, that count as delivered in channels with `max_attempts`.
-            goes_on: whether the client has not ended: then they count only if it ends before the next owner begins.
-        """
-        self._over = True
-        counted = taken if self._channel_engine.counting and (self._owner.closing or not goes_on) else 0
-        count = 0
-        # A lease has its delivery numbers when it begins: what is handed out of it last may have the lowest.
-        for run in sorted(self._lent, key=attrgetter("sent")):
-            for place in range(len(run.marks)):
-                if run.marks[place] != GONE:
-                    with suppress(AiodqError, QueueShutDown):
-                        if count >= counted:
-                            run.message(place).release()
-                        elif not goes_on:
-                            run.message(place).nack_nowait(0)
-                        # INVARIANT: the others stay noted as in flight: the next owner counts them unless they are
-                        # claimed, and their holder may be gone by then.
-                    self._lent.drop(run, place, place + 1)
-                    count += 1
-                    if not count % _BACK_AT_ONCE:
-                        await asyncio.sleep(0)
+        """Make everything that the client holds ready again: see `LentSettlement.give_back`."""
+        await self.held.give_back(taken, goes_on=goes_on)

@@ -272,13 +272,13 @@ class Session:
 
     def _ack(self, packet: Ack, request: int) -> None:
         lending = self.handles.lending(packet.handle)
-        failure = lending.ack(packet.epoch, packet.ranges)
+        failure = lending.held.ack(packet.epoch, packet.ranges)
         if request:
             self._in_progress.answer_settled(lending.commit, request, failure)
 
     def _release(self, packet: Release, request: int) -> None:
         lending = self.handles.lending(packet.handle)
-        lending.release(packet.epoch, packet.ranges)
+        lending.held.release(packet.epoch, packet.ranges)
         if request:
             self._in_progress.answer_settled(lending.commit, request)
 
@@ -286,12 +286,12 @@ class Session:
         lending = self.handles.lending(packet.handle)
 
         def nack(item: Item) -> None:
-            message = lending.take(packet.epoch, item.offset, item.delivery)
+            message = lending.held.take(packet.epoch, item.offset, item.delivery)
             delay = None if item.span == UNSET else item.span / _SECOND
             try:
                 message.nack_nowait(delay, count_attempt=item.attempts >= message.attempts)
             except AiodqError:
-                lending.keep(LentRun.of(message))
+                lending.held.keep(LentRun.of(message))
                 raise
 
         _each(nack, packet.items)
@@ -302,7 +302,7 @@ class Session:
         lending = self.handles.lending(packet.handle)
 
         def touch(item: Item) -> None:
-            message = lending.find(packet.epoch, item.offset, item.delivery)
+            message = lending.held.find(packet.epoch, item.offset, item.delivery)
             span = None if item.span == UNSET else item.span
             message._take().touch(item.offset, item.delivery, span)  # noqa: SLF001 - as above
 
@@ -312,8 +312,8 @@ class Session:
 
     def _reject(self, packet: Reject, request: int) -> None:
         lending = self.handles.lending(packet.handle)
-        message = lending.take(packet.epoch, packet.offset, packet.delivery)
-        self._in_progress.start(lending.rejected(message, packet), request, settling=True)
+        message = lending.held.take(packet.epoch, packet.offset, packet.delivery)
+        self._in_progress.start(lending.held.rejected(message, packet), request, settling=True)
 
     def _resume(self, packet: Resume, request: int) -> None:
         lending = self.handles.lending(packet.handle)

@@ -24,6 +24,7 @@ from aiodq.shared.requests.client_transactions import ClientTransactions
 from aiodq.shared.requests.lending import Lending
 from aiodq.shared.requests.lent.lent_messages import LentMessages
 from aiodq.shared.requests.lent.lent_runs import LentRun
+from aiodq.shared.requests.lent_settlement import LentSettlement
 from aiodq.shared.requests.owner_state.made_changes import MadeChanges
 from aiodq.shared.requests.resuming import Resuming
 from aiodq.shared.server.early_answers import EarlyAnswers
@@ -348,7 +349,7 @@ change(
 )
 change(
     "what is in hand as an owner closes does not count if its holder is gone before the next one",
-    Lending.give_back,
+    LentSettlement.give_back,
     "self._owner.closing or ",
     "",
     test="tests/shared/test_given_up.py::test_what_is_in_hand_counts_where_the_owner_closes_before_its_holder",
