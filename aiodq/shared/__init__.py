@@ -14,8 +14,8 @@ gone (`owner_search`). If this process becomes the owner itself (`ownership`), p
 (`inside`). Users hold the same objects as with an exclusive store; in place of the engine, these use objects that ask
 the owner: `remote_topic` with `remote_puts`, `remote_channel` with its `demand`, `remote_settlement`,
 `remote_transactions` and `remote_events`, whose counterparts in the owner are `client_puts`, `lending` and
-`lent_settlement`, `client_transactions` and `client_events`. Methods that would look into an engine are overridden in `handles`; the log
-is read from its files (`history`).
+`lent_settlement`, `client_transactions` and `client_events`. Methods that would look into an engine are overridden in
+`handles`; the log is read from its files (`history`).
 
 Of the packages, `server` and `requests` run in the owner, `client` and `consuming` in every process, and `connection`
 and `encoding` are used by both.
