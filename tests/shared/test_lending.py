@@ -106,6 +106,32 @@ async def test_messages_that_are_no_neighbours_are_sent_at_once(tmp_path: Path) 
         await client.close()
 
 
+async def test_messages_between_others_that_are_not_wanted_are_lent_with_turns_for_others_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+    deliver = lending.Lending._deliver
+
+    def noting(self: Lending, those: list[Any]) -> None:
+        runs.append(len(those))
+        deliver(self, those)
+
+    monkeypatch.setattr(lending.Lending, "_deliver", noting)
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        drafts = [aiodq.Draft(b"%d" % number, tag="xyz"[number % 3]) for number in range(1500)]
+        await owner.topic("jobs").put_many(drafts)
+        channel = client.topic("jobs").channel("c", aiodq.ChannelOptions(tags=["x"], start="earliest"))
+        taken: list[aiodq.Message] = []
+        while len(taken) < 500:
+            taken += await channel.get_many(1000)
+        assert [(message.offset, int(message.body), message.tag) for message in taken] == [
+            (number, number, "x") for number in range(0, 1500, 3)
+        ]
+        await channel.ack_many(taken)
+        assert await counts(channel) == (0, 0, 0)
+        assert max(runs) == lending._RUNS_AT_ONCE == 100
+
+
 @pytest.mark.parametrize("back", ["released", "nacked", "at its end"])
 async def test_what_is_redelivered_is_lent_and_acked_by_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: str

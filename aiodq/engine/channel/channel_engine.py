@@ -151,8 +151,9 @@ class ChannelEngine(Settlement, Generic[M]):
         lease, (first, stop) = opened.lease, self.lend(most)
         if first < stop:
             taken = messages_of(self.kind, lease, first, opened.bodies[first:stop], store_ref)
-            while lease.runs and (left := most - len(taken)) and (first := (run := self.lend(left))[0]) < run[1]:
-                taken += messages_of(self.kind, lease, first, opened.bodies[first : run[1]], store_ref)
+            while lease.runs and first < stop:
+                first, stop = self.lend(most - len(taken))
+                taken += messages_of(self.kind, lease, first, opened.bodies[first:stop], store_ref)
             return taken
         again = self.lend_again(most)
         return [] if again is None else messages_of(self.kind, again[0], 0, again[1], store_ref)

@@ -41,6 +41,9 @@ _LOG: Final = Log("aiodq.delivery")
 _AT_ONCE: Final = 1000
 """Messages that one client gets from a channel before it is another's turn: only a fast one wants so many."""
 
+_RUNS_AT_ONCE: Final = 100
+"""Packets, of messages that do not follow each other, that are delivered in one turn of the loop."""
+
 _PACKET_BYTES: Final = 256 * 1024
 """Bytes of bodies after which a delivery is sent, even if there is more."""
 
@@ -181,7 +184,7 @@ class Lending:
         taken = len(runs)
         size = 0 if first is None else len(first.bodies[0])
         most = min(self._wanted - self._given, _AT_ONCE)
-        while taken < most and size < _PACKET_BYTES:
+        while taken < most and size < _PACKET_BYTES and len(runs) < _RUNS_AT_ONCE:
             try:
                 run = self._take_run(most - taken, _PACKET_BYTES - size, store_ref)
             except AiodqError:
