@@ -12,10 +12,13 @@ import pytest
 
 import aiodq
 from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.channel.source.delivery_filter import DeliveryFilter
 from tests.channels.support import Machine, counts, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from aiodq.format.frame import Batch
 
 MANY = 300
 EVERY_THIRD = list(range(0, MANY, 3))
@@ -231,6 +234,25 @@ async def test_a_lease_that_is_ended_early_again_and_again_does_not_span_much(
             await jobs.get()
             await jobs.configure(aiodq.ChannelOptions(tags=["x"], visibility_timeout=len(spans) + 30))
         assert set(spans[1:]) == {128}
+
+
+async def test_where_no_lease_can_go_on_little_is_looked_at(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every other message has expired, and nobody had a turn to settle it: each would be the end of a lease."""
+    looked: list[int] = []
+    leave_out = DeliveryFilter.leave_out
+
+    def noting(self: DeliveryFilter, batch: Batch, number: int, marks: bytearray) -> int:
+        looked.append(len(marks))
+        return leave_out(self, batch, number, marks)
+
+    monkeypatch.setattr(DeliveryFilter, "leave_out", noting)
+    async with machine.jobs() as jobs:
+        await jobs.put_many([aiodq.Draft(b"%d" % number, ttl=2 if number % 2 else MINUTE) for number in range(3000)])
+        machine.clock.advance(3)
+        taken = [jobs.get_nowait() for _ in range(500)]
+        assert bodies(taken) == list(range(0, 1000, 2))
+        assert len(looked) > 400
+        assert max(looked) <= 256
 
 
 def any_drafts(rng: random.Random, first: int) -> list[aiodq.Draft]:

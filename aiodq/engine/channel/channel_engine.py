@@ -44,7 +44,7 @@ _FEW: Final = 64
 """Messages in a run below which a lease goes on behind the gap that follows."""
 
 _SPAN: Final = 128
-"""Messages of a lease with gaps, these included, if the one before it was ended early."""
+"""Messages of a lease with gaps, these included, if the one before it was ended early or could have none."""
 
 _MARK: Final = 6
 """Random bytes by which channels of one name are told apart."""
@@ -298,6 +298,7 @@ class ChannelEngine(Settlement, Generic[M]):
         marks = state.run_with_gaps(offset, min(batch.stop, offset + self._span))
         ends = self.undeliverable.filter.leave_out(batch, number, marks)
         if len(marks) <= count:
+            self._span = _SPAN // 2
             return None
         self._ends = ends
         return marks

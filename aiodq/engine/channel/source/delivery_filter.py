@@ -99,7 +99,8 @@ class DeliveryFilter:
         if (headers := columns.headers) is not None:
             stop = next((at for at in range(stop) if FOR in headers[number + at] and marks[at] == HELD), stop)
         if columns.expiries is not None:
-            put = batch.time_ns if columns.times is None else max(columns.times[number : number + stop])
+            times = () if columns.times is None else columns.times[number : number + stop]
+            put = max(times, default=batch.time_ns)
             expiries = [columns.expiries[number + at] if marks[at] == HELD else 0 for at in range(stop)]
             stop, until = self._lifetimes.left(batch.first + number, put, expiries, monotonic_ns(self._clock))
         del marks[marks.rfind(HELD, 0, stop) + 1 :]
