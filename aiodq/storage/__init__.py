@@ -22,7 +22,8 @@ is synced. Nothing else is assumed. The commit points, in the order in which an 
 8. *A topic is deleted*: its directory renamed, the parent synced, then emptied. Before: the whole topic is there;
    after: its remains are removed at the next opening. (`delete_topic`)
 9. *A channel is deleted*: `topic.json` durably no longer names it; then its files are removed. Before: the whole
-   channel is there; after: remains are removed when a channel of that name is created.
+   channel is there; after: remains are removed when a channel of that name is created. Before the last one goes, the
+   topic's directory is synced: only channels explain a gap among segments that were given up (5).
    (`TopicDescription.remove_channel`)
 10. *A bulk load is committed*: the staged segments and their names synced, then the commit's record written (as 6).
    Before: uncommitted files, which are removed later; after: an owner will adopt them. (`commit_staged`)

@@ -26,6 +26,8 @@ __all__ = ["machine"]
 COUNT = 12
 SMALL: dict[str, Any] = {"segment_bytes": 640}
 TOPIC = "/s/jobs"
+SHOWN = 3
+"""A seed by which a power cut leaves a gap among segments that were being deleted."""
 
 
 def segments(machine: Machine) -> list[str]:
@@ -210,6 +212,27 @@ async def test_what_retention_deletes_is_no_loss(machine: Machine) -> None:
     async with machine.store(**SMALL) as store:
         assert store.topic("jobs").stats().lost == 0
     assert found(machine) == []
+
+
+async def test_where_the_last_channel_is_deleted_no_power_cut_makes_a_loss_of_what_retention_deletes(
+    machine: Machine,
+) -> None:
+    """Of files that are deleted one after the other, later ones may stay deleted though earlier ones are back."""
+    machine.fs = SimulatedFileSystem(record=True)
+    async with machine.store(**SMALL) as store:
+        jobs = store.queue("jobs")
+        for number in range(5 * COUNT):
+            await jobs.put(b"%d" % number + bytes(100))
+        while jobs.depth > 1:
+            await (await soon(jobs.get())).ack()
+        await until(lambda: len(segments(machine)) <= 2)
+        await jobs.topic.delete_channel("default")
+        states = [image for _, image in machine.fs.power_cuts(SHOWN, 12)]
+    for image in states[-100:]:
+        machine.fs = SimulatedFileSystem(image)
+        async with machine.store(**SMALL) as store:
+            stats = store.stats().topics["jobs"]
+            assert (stats.damages, stats.lost) == (0, 0)
 
 
 async def test_a_version_before_reads_the_description(machine: Machine) -> None:
