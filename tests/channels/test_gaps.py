@@ -18,6 +18,7 @@ from tests.channels.support import Machine, counts, until
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aiodq.delivery.channel_state import ChannelState
     from aiodq.format.frame import Batch
 
 MANY = 300
@@ -217,8 +218,10 @@ async def test_a_lease_that_is_ended_early_again_and_again_does_not_span_much(
     spans: list[int] = []
     run_with_gaps = ChannelEngine._run_with_gaps
 
-    def noting(engine: ChannelEngine[aiodq.Message], *arguments: object) -> bytearray | None:
-        marks = run_with_gaps(engine, *arguments)  # type: ignore[arg-type]  # what the engine passes
+    def noting(
+        engine: ChannelEngine[aiodq.Message], state: ChannelState, batch: Batch, number: int, count: int
+    ) -> bytearray | None:
+        marks = run_with_gaps(engine, state, batch, number, count)
         spans.append(engine._span)
         return marks
 

@@ -24,7 +24,6 @@ class LeaseMachine(ChannelMachine):
         super().__init__()
         self.lease: Lease | None = None
         self.handles: list[tuple[Lease, int]] = []
-        self.skipped = self.gaps = 0
 
     def hand_out(self, count: int) -> None:
         lease = self.lease
@@ -55,7 +54,6 @@ class LeaseMachine(ChannelMachine):
         skipped = {lease.first + at for at in range(lease.next, index) if lease.marks[at] == SKIPPED}
         assert skipped <= self.ready
         self.settle(skipped)
-        self.skipped += len(skipped)
 
     @initialize(floor=st.integers(0, 5), count=st.integers(4, 12), counting=st.booleans())
     def begin(self, floor: int, count: int, *, counting: bool) -> None:
@@ -158,7 +156,6 @@ class LeaseMachine(ChannelMachine):
             if mark == HELD and at in unwanted:
                 marks[at] = SKIPPED
         del marks[marks.rfind(HELD) + 1 :]
-        self.gaps += marks.count(GAP)
         return marks
 
     @precondition(lambda self: self.lease is not None)

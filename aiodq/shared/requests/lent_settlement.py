@@ -152,7 +152,7 @@ class LentSettlement:
     async def rejected(self, message: Message, reject: Reject) -> Done:
         """Reject a message, and wait until that is durable."""
         engine = self._engine
-        batch = message._batch()  # noqa: SLF001 - as above
+        batch = message._batch()  # noqa: SLF001 - a settlement is a message's other half
         rejecting = engine.reject(batch, reject.delivery, reject.attempts, reject.reason, Cause(error=reject.error))
         message._committed()  # noqa: SLF001 - as above
         await (engine.commit() if rejecting is None else shielded(rejecting))
