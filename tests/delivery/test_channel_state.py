@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from aiodq.delivery.channel_state import ChannelState
-from aiodq.delivery.leases import ACKED, Lease
+from aiodq.delivery.leases import ACKED, GAP, HELD, Lease
 from aiodq.delivery.recovery import restored_state
 from aiodq.delivery.requeued import Requeued
 from aiodq.format.journal import ChannelImage, Op, OpKind, decode_checkpoint, encode_block, encode_checkpoint
@@ -410,6 +410,17 @@ def test_settled_all() -> None:
     assert not state.settled_all(0, 3)
     assert not state.settled_all(3, 6)
     assert not state.settled_all(5, 7)
+
+
+def test_what_is_held_ahead_of_others_hides_none_of_them() -> None:
+    state = ChannelState(0, 10, 100)
+    state.hold(5)
+    assert (state.fresh(), state.plain_run(0, 10)) == (0, 5)
+    assert state.run_with_gaps(0, 10) == bytearray([HELD] * 5 + [GAP] + [HELD] * 4)
+    for offset in range(5):
+        assert state.fresh() == offset
+        state.deliver(offset)
+    assert state.fresh() == 6
 
 
 @pytest.mark.parametrize("in_hand", [False, True])

@@ -311,5 +311,5 @@ change(
     ChannelState.hold,
     "self._passed.add(max(start, self._cursor), stop)",
     "self._cursor = stop",
-    test="tests/delivery/test_channel_machine.py::test_any_sequence",
+    test="tests/delivery/test_channel_state.py::test_what_is_held_ahead_of_others_hides_none_of_them",
 )
