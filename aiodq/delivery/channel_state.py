@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.delivery.log_end import LogEnd
+    from aiodq.delivery.progress import Unjournaled
     from aiodq.format.journal import Op
 
 __all__ = ["ChannelState"]
@@ -536,11 +537,10 @@ class ChannelState:
         return self._progress.covers(start, stop)
 
     @property
-    def unjournaled(self) -> int:
-        """How many changes `take_ops` still has to return, besides the floor."""
+    def unjournaled(self) -> Unjournaled:
+        """What `take_ops` still has to return, besides the floor."""
         self._look()
-        unjournaled = self._progress.unjournaled
-        return max(len(unjournaled.acks), len(unjournaled.requeues))
+        return self._progress.unjournaled
 
     def take_ops(self, wall: int = 0, now: int = 0, most: int = sys.maxsize) -> list[Op]:
         """Return what happened since the last call in as few operations as possible, noted at this time and moment.

@@ -153,8 +153,10 @@ class Lease:
             return True
         return index == self.next < self.edge
 
-    def uncounted(self) -> Iterator[range]:
-        """Yield the offsets of what was handed out since it was last counted, run by run."""
+    def uncounted(self) -> Iterable[range]:
+        """Return the offsets of what was handed out since it was last counted, run by run."""
+        if not self.gaps:
+            return (range(self.first + self.counted, self.first + self.next),)
         edges = _edges(self.marks[self.counted : self.next], _IS_GIVEN, self.first + self.counted)
         return map(range, edges[0::2], edges[1::2])
 

@@ -55,6 +55,11 @@ class Unjournaled:
         unjournaled.acks, unjournaled.requeues, unjournaled.deliveries = list(settled), list(requeues), list(deliveries)
         return unjournaled
 
+    @property
+    def pieces(self) -> int:
+        """How many acks there are, or requeues if there are more of these."""
+        return max(len(self.acks), len(self.requeues))
+
     def clear(self, floor: int) -> None:
         """Drop all changes, as a checkpoint holds them; set the floor.
 
@@ -138,7 +143,10 @@ class Progress:
         """Settle messages delivered at most once, which have no number of attempts but the noted ones."""
         if self.attempts.noted.size:
             self.attempts.noted.discard_range(start, stop)
-        if start == self.floor and (not self.settled or self.settled.last <= stop):
+        if start == self.floor and not self.settled:
+            self.floor = stop
+            return
+        if start == self.floor and self.settled.last <= stop:
             self.floor = stop
             self.settled.clear()
             return

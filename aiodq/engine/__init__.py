@@ -60,7 +60,8 @@ The life of an ack:
 
     `Message.ack_nowait`           sets a byte of the lease; the first one since the last flush notifies the channel
       `AckPersister.settled`       the channel has something to write, soon if a caller awaits `Message.ack`
-      `AckPersister.flush`         writes for all channels of the topic together
+      `AckPersister.flush`         writes for all channels of the topic together (`AckPersister._commit_lone` does so
+                                   for one that awaits each ack, without a task)
         `ChannelState.take_ops`    turns the bytes into a floor, ranges, attempts, due times
         `ChannelJournal.append`    writes them
         `TopicRetention.passed`    is the channel past the oldest segment? Once all are, `TopicRetention.retain` has

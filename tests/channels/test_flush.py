@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from aiodq.format.journal import Op
 
 MANY = 5 * _PIECE + 2
-GROUP = 20
 ROUNDS = 10
 
 
@@ -93,37 +92,107 @@ async def test_a_crash_between_two_pieces_loses_no_message(machine: Machine, mon
             assert set(found) >= {message.body for message in messages[::2]}
 
 
+class HeldUp:
+    """Holds up the syncs of journals until told to go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.syncs = 0
+        self.begun = threading.Event()
+        self.go = threading.Event()
+        sync = ChannelJournal.sync
+
+        def held_up(journal: ChannelJournal) -> None:
+            self.syncs += 1
+            self.begun.set()
+            self.go.wait(PATIENCE)
+            sync(journal)
+
+        monkeypatch.setattr(ChannelJournal, "sync", held_up)
+
+
 @pytest.mark.parametrize("gives_way", [False, True])
+@pytest.mark.parametrize("group", [1, 20])
 async def test_those_who_ack_in_two_groups_become_one(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, gives_way: bool
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, group: int, gives_way: bool
 ) -> None:
     if gives_way:
         monkeypatch.setattr(channel_engine, "LONGEST_TURN", -1.0)
-    syncs, begun, go, sync = 0, threading.Event(), threading.Event(), ChannelJournal.sync
-
-    def held_up(journal: ChannelJournal) -> None:
-        nonlocal syncs
-        syncs += 1
-        begun.set()
-        go.wait(PATIENCE)
-        sync(journal)
-
     async with machine.jobs() as jobs:
-        await jobs.put_many([b"x"] * 2 * GROUP * ROUNDS)
-        monkeypatch.setattr(ChannelJournal, "sync", held_up)
+        await jobs.put_many([b"x"] * 2 * group * ROUNDS)
+        held_up = HeldUp(monkeypatch)
 
         async def work() -> None:
             for _ in range(ROUNDS):
                 await (await jobs.get()).ack()
 
-        workers = [asyncio.create_task(work()) for _ in range(GROUP)]
-        await until(begun.is_set)
-        workers += [asyncio.create_task(work()) for _ in range(GROUP)]
-        await until(lambda: jobs.in_flight() == 0 and jobs.depth == 2 * GROUP * (ROUNDS - 1))
-        go.set()
+        workers = [asyncio.create_task(work()) for _ in range(group)]
+        await until(held_up.begun.is_set)
+        workers += [asyncio.create_task(work()) for _ in range(group)]
+        await until(lambda: jobs.in_flight() == 0 and jobs.depth == 2 * group * (ROUNDS - 1))
+        held_up.go.set()
         await soon(asyncio.gather(*workers))
         assert jobs.depth == 0
-        assert syncs <= ROUNDS + 1
+        assert held_up.syncs <= ROUNDS + 1
+
+
+@pytest.mark.parametrize("what", ["sync", "close", "another channel's ack", "many acks"])
+async def test_what_is_asked_for_while_the_ack_of_a_lone_consumer_is_synced_comes_after_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    done = list[str]()
+
+    async def note(name: str, doing: Awaitable[object]) -> None:
+        await doing
+        done.append(name)
+
+    async with machine.store() as store:
+        topic = store.topic("jobs")
+        jobs, others = topic.channel("jobs"), topic.channel("others")
+        await topic.put_many([b"x"] * 10)
+        await topic.settle_in()
+        await (await jobs.get()).ack()
+        first, *rest = await jobs.get_many(9)
+        other = await others.get()
+        held_up = HeldUp(monkeypatch)
+        lone = asyncio.create_task(note("ack", first.ack()))
+        await until(held_up.begun.is_set)
+        assert topic._engine._persister.worker._task is None
+        doing: dict[str, Callable[[], Awaitable[object]]] = {
+            "sync": topic.sync,
+            "close": store.aclose,
+            "another channel's ack": other.ack,
+            "many acks": lambda: asyncio.gather(*(message.ack() for message in rest)),
+        }
+        after = asyncio.create_task(note(what, doing[what]()))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert held_up.syncs == 1
+        assert not done
+        held_up.go.set()
+        await soon(asyncio.gather(lone, after))
+        assert done == ["ack", what]
+    machine.crash()
+    async with machine.store() as store:
+        left = store.topic("jobs").channel("jobs").depth, store.topic("jobs").channel("others").depth
+        assert left == {"another channel's ack": (8, 9), "many acks": (0, 10)}.get(what, (8, 10))
+
+
+async def test_a_store_that_stops_while_the_ack_of_a_lone_consumer_is_synced_tells_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(aiodq.StoreFailedError, match="pulled"):
+        async with machine.jobs() as jobs:
+            await jobs.put_many([b"1", b"2"])
+            await (await jobs.get()).ack()
+            message = await jobs.get()
+            held_up = HeldUp(monkeypatch)
+            lone = asyncio.create_task(message.ack())
+            await until(held_up.begun.is_set)
+            jobs.topic._engine.fail_store(RuntimeError("the plug was pulled"))
+            with pytest.raises(aiodq.StoreFailedError, match="pulled"):
+                await soon(lone)
+            held_up.go.set()
+            await jobs.put(b"3")
 
 
 async def test_who_is_told_of_an_ack_gets_the_next_message_without_giving_way_once_more(machine: Machine) -> None:

@@ -397,7 +397,7 @@ class ChannelMachine(RuleBasedStateMachine):
         assert sum(op.kind is OpKind.ACK for op in ops) <= most
         assert sum(op.kind is OpKind.DEFER for op in ops) <= most
         self.pieces += ops
-        if not self.state.unjournaled:
+        if not self.state.unjournaled.pieces:
             assert self.state.take_ops() == []
             self.journal += self.pieces
             self.keep()

@@ -260,7 +260,7 @@ class TestOps:
         first, second = state.take_ops(), state.take_ops()
         assert len(first) == len(second) == 1000
         assert second[0].offset == first[-1].offset + first[-1].length
-        assert state.unjournaled == 1
+        assert state.unjournaled.pieces == 1
 
     def test_a_hole_that_closes_is_told_by_the_floor_alone(self) -> None:
         state = channel()

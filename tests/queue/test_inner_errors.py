@@ -142,6 +142,8 @@ PLACES: Final = [
     "aiodq.engine.topic.commit.syncer:Syncer start",
     "aiodq.engine.topic.commit.syncer:Syncer resolve",
     "aiodq.engine.channel.acks.ack_persister:AckPersister flush",
+    "aiodq.engine.channel.acks.ack_persister:AckPersister _commit_lone",
+    "aiodq.engine.channel.acks.ack_persister:AckPersister _committed",
     "aiodq.engine.channel.acks.ack_persister:AckPersister _write",
     "aiodq.engine.channel.acks.ack_persister:AckPersister _sync_journals",
     "aiodq.engine.channel.acks.ack_persister:AckPersister _keep_up",

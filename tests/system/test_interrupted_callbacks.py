@@ -81,6 +81,7 @@ async def use(store: aiodq.Store) -> None:
     [
         ("shielded.<locals>.end", False),
         ("ClockTimer._look", False),
+        ("OnDemand._try", False),
         ("TopicEngine.guarded.<locals>.callback", False),
         ("Letters._tell", False),
         ("DeadLetterOffice._ended", False),

@@ -151,7 +151,12 @@ class TopicEngine:
         self._host = host
         self.durably: bool = options.sync == "always"
         self._persister = AckPersister(
-            host.syncs, self.wait_durable, SyncTimer(host.metrics, name), self.look_behind, durable=self.durably
+            host.syncs,
+            self.wait_durable,
+            self.are_durable,
+            SyncTimer(host.metrics, name),
+            self.look_behind,
+            durable=self.durably,
         )
         self.io_loop: IoLoop = IoLoop(self, host, self._persister)
         self.writer: SegmentWriter = SegmentWriter(log, host.clock, host.threads, self.io_loop.wrote)
@@ -438,8 +443,12 @@ class TopicEngine:
 
         Cancellation: it becomes durable anyway.
         """
-        if self.log.durable < self.visible and (self.durably or self.segment_deletion.pinned is not None):
+        if not self.are_durable():
             await self.sync_log()
+
+    def are_durable(self) -> bool:
+        """Return whether every message visible to channels is as durable as the policy makes it."""
+        return self.log.durable >= self.visible or not (self.durably or self.segment_deletion.pinned is not None)
 
     async def sync_log(self) -> None:
         """Wait until everything accepted before is on disk.

@@ -28,7 +28,17 @@ def acks_are_told_before_the_sync() -> Patch:
     async def unsynced(persister: AckPersister) -> None:
         persister._unsynced = {}
 
-    return mock.patch.object(AckPersister, "_sync_journals", unsynced)
+    return mock.patch.multiple(AckPersister, _sync_journals=unsynced, _commit_lone=lambda _: False)
+
+
+change(
+    "a lone consumer's ack is told before the sync",
+    AckPersister._commit_lone,
+    "elif self.durable:",
+    "elif False:",
+    "puts and acks",
+    "checkpoints",
+)
 
 
 change(

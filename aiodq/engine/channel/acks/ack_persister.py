@@ -16,10 +16,12 @@ from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedErr
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.channel_core import ChannelCore
     from aiodq.engine.loop.sync_backend import SyncBackend
     from aiodq.engine.monitoring.metrics import SyncTimer
     from aiodq.format.journal import Op
+    from aiodq.storage.state.channel_journal import ChannelJournal
 
 __all__ = ["AckPersister", "Job", "close_all"]
 
@@ -77,6 +79,7 @@ class AckPersister:
         self,
         syncs: SyncBackend,
         wait_durable: Callable[[], Awaitable[None]],
+        are_durable: Callable[[], bool],
         timer: SyncTimer,
         written: Callable[[ChannelCore], None],
         *,
@@ -87,6 +90,7 @@ class AckPersister:
         Args:
             syncs: the sync backend, and the threads.
             wait_durable: returns when every message that may be acked is durable.
+            are_durable: returns whether they are.
             timer: times the syncs.
             written: told of each channel whose settlements were written.
             durable: whether acks are synced as soon as they are written, or with the next tick.
@@ -94,11 +98,12 @@ class AckPersister:
         self._threads = syncs.threads
         self._syncs = syncs
         self._wait_durable = wait_durable
+        self._are_durable = are_durable
         self._timer = timer
         self._written = written
         self.durable = durable
         self.closing: bool = False
-        self.worker: OnDemand = OnDemand(self._run)
+        self.worker: OnDemand = OnDemand(self._run, self._commit_lone)
         self._loop = asyncio.get_running_loop()
         self._jobs: list[Job] = []
         # INVARIANT: the keys are channels, not names: a deleted channel is not confused with a new one of its name.
@@ -112,9 +117,12 @@ class AckPersister:
         # Channels whose checkpoint found no room on a full disk: the error, and the loop's time of the next attempt.
         self._cramped: dict[ChannelCore, tuple[DiskFullError, float]] = {}
         self._folding: ChannelCore | None = None
+        # What waits for a sync that `_commit_lone` has begun; the worker has no task meanwhile.
+        self._syncing: tuple[ChannelCore, list[asyncio.Future[None]]] | None = None
+        self._gathering = False
         self._flush_queued = False
         self._over: Exception | None = None
-        # The timer that ends the time for which unawaited acks gather.
+        # The timer that ends the time for which unawaited acks gather. It goes on if they are written before.
         self._lull: asyncio.TimerHandle | None = None
         self._urgent = False
 
@@ -124,9 +132,14 @@ class AckPersister:
         if channel_engine.ack_waiters:
             self._urgent = True
             self.worker.want()
-        elif not self._flush_queued:
-            self._lull = self._loop.call_later(_LULL, self._flush_soon)
+        elif self._lull is None:
+            self._lull = self._loop.call_later(_LULL, self._lull_over)
         self._flush_queued = True
+
+    def _lull_over(self) -> None:
+        self._lull = None
+        if self._flush_queued:
+            self._flush_soon()
 
     def _flush_soon(self) -> None:
         """Write soon what there is to write."""
@@ -162,6 +175,71 @@ class AckPersister:
             return
         self._jobs.append(job)
         self.worker.want()
+
+    def _commit_lone(self) -> bool:
+        """Commit the awaited ack of a lone consumer without a task; return False if there is more to do than that.
+
+        Those of several consumers share a flush, which lets them gather.
+        """
+        if self._syncing is not None:
+            return True  # `_committed` goes on
+        if self._gathering:
+            self._gathering = False
+            self.worker.want()
+            return True
+        found = self._lone()
+        if found is None:
+            return False
+        channel_engine, journal = found
+        self._flush_queued = self._urgent = False
+        waiting, self._dirty = (channel_engine, channel_engine.ack_waiters), {}
+        channel_engine.ack_waiters = []
+        try:
+            error = self._write(channel_engine)
+            self._written(channel_engine)
+            if error is not None:
+                self._put_off(*waiting, error)
+            elif self.durable:
+                self._unsynced.pop(channel_engine, None)
+                self._syncing = waiting
+                self._timer.began()
+                self._syncs.start(journal, self._committed)
+            else:
+                self._unsynced[channel_engine] = None
+                _tell([waiting])
+        except BaseException as raised:
+            self._syncing = None
+            self._not_written([waiting], raised)
+            raise
+        return True
+
+    def _lone(self) -> tuple[ChannelCore, ChannelJournal] | None:
+        """Return a channel and its journal if one awaited ack of it is all that there is to do."""
+        if len(self._dirty) != 1 or self._jobs or self._held or self._refused or self._cramped:
+            return None
+        (channel_engine,) = self._dirty
+        journal, state = channel_engine.journal, channel_engine.state
+        if len(channel_engine.ack_waiters) != 1 or state is None or journal is None or not journal.ready:
+            return None
+        if journal.scant or _is_long(journal) or state.unjournaled.pieces > _PIECE:
+            return None
+        if self.durable and not self._are_durable():
+            return None  # INVARIANT: as in `_sync_journals`
+        return channel_engine, journal
+
+    def _committed(self, _: None, error: BaseException | None) -> None:
+        """Tell the lone consumer that its ack was synced, or why it was not; go on with what has come meanwhile."""
+        self._timer.ended()
+        if self._syncing is None:
+            return  # it was told why the store has stopped
+        if error is None:
+            _tell([self._syncing])
+        else:
+            self._not_written([self._syncing], error)
+        self._syncing = None  # last: if Ctrl-C comes before, `fail` tells it
+        self._gathering = self._urgent  # a turn more, as in `_gather`
+        if self._urgent or self._jobs:
+            self.worker.want()
 
     async def _run(self) -> None:
         """Write what was settled, then do the jobs, one after the other, until nothing is left that is urgent."""
@@ -231,7 +309,11 @@ class AckPersister:
     def fail(self, error: Exception) -> None:
         """Fail the jobs that will not be done, and those submitted later."""
         self._over = error
-        self._end_lull()
+        if self._lull is not None:
+            self._lull.cancel()
+        if self._syncing is not None:
+            self._not_written([self._syncing], error)
+            self._syncing = None
         jobs, self._jobs = self._jobs, []
         tell_all(error, [partial(job.report, None) for job in jobs])
 
@@ -240,11 +322,6 @@ class AckPersister:
         """Whether something was written and not synced, or is about to be."""
         return bool(self._unsynced) or self._flush_queued
 
-    def _end_lull(self) -> None:
-        if self._lull is not None:
-            self._lull.cancel()
-            self._lull = None
-
     async def flush(self, *, sync: bool, last: bool = False) -> None:
         """Write what channels have unwritten, and sync it if asked to; with `last`, also into the last of a reserve.
 
@@ -252,8 +329,6 @@ class AckPersister:
             StoreFailedError: a sync failed.
         """
         self._flush_queued = self._urgent = False
-        if self._lull is not None:
-            self._end_lull()
         channel_engines, self._dirty = list(self._dirty), {}
         waiting: list[tuple[ChannelCore, list[asyncio.Future[None]]]] = []
         try:
@@ -326,7 +401,7 @@ class AckPersister:
             self._cramped.pop(channel_engine, None)
         elif channel_engine in self._cramped and self._cramped[channel_engine][1] > asyncio.get_running_loop().time():
             return
-        if journal.pending >= max(_FOLD_AT, journal.noted // _FOLD_PART) or (scant and journal.pending):
+        if _is_long(journal) or (scant and journal.pending):
             await self._fold(channel_engine)
 
     async def _sync_journals(self) -> None:
@@ -343,7 +418,7 @@ class AckPersister:
     async def _write_all(self, channel_engine: ChannelCore, *, last: bool) -> AiodqError | None:
         """Write a channel's present unwritten operations, one piece per turn of the loop; later ones may wait."""
         error, state = self._write(channel_engine, last=last), channel_engine.state
-        pieces = 0 if state is None else -(-state.unjournaled // _PIECE)
+        pieces = 0 if state is None else -(-state.unjournaled.pieces // _PIECE)
         while pieces and error is None:
             # CRASH: each piece is a block of its own, so some may be there and others not: no ack was confirmed yet.
             await asyncio.sleep(0)
@@ -368,9 +443,7 @@ class AckPersister:
                 channel_engine.state.renote()
         self._refused.pop(channel_engine, None)
         self._busy.pop(channel_engine, None)
-        held = self._held.pop(channel_engine, ())
-        ops = [*held, *channel_engine.state.take_ops(*channel_engine.times(), _PIECE)]
-        if not ops:
+        if not (ops := self._take_ops(channel_engine, channel_engine.state)):
             return None
         try:
             if not channel_engine.journal.append(ops, wait=wait):
@@ -382,6 +455,13 @@ class AckPersister:
             self._held[channel_engine], self._refused[channel_engine] = ops, error
             return error
         return None
+
+    def _take_ops(self, channel_engine: ChannelCore, state: ChannelState) -> list[Op]:
+        """Return what could not be written, and a piece of what has come since."""
+        wall, now = channel_engine.times() if state.unjournaled.requeues else (0, 0)
+        ops = state.take_ops(wall, now, _PIECE)
+        held = self._held.pop(channel_engine, None)
+        return ops if held is None else [*held, *ops]
 
     def _put_off(self, channel_engine: ChannelCore, waiters: list[asyncio.Future[None]], error: AiodqError) -> None:
         """Keep for later what could not be written. It stays settled; its waiters learn that it is not durable."""
@@ -433,6 +513,11 @@ class AckPersister:
             self._refused.pop(channel_engine, None)
             self._cramped.pop(channel_engine, None)
         self._folding = None
+
+
+def _is_long(journal: ChannelJournal) -> bool:
+    """Return whether a journal is to be folded."""
+    return journal.pending >= max(_FOLD_AT, journal.noted // _FOLD_PART)
 
 
 def _tell(waiting: list[tuple[ChannelCore, list[asyncio.Future[None]]]]) -> None:
