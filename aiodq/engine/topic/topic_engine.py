@@ -150,14 +150,7 @@ class TopicEngine:
         self.crash_suspects: CrashSuspects = host.crash_suspects
         self._host = host
         self.durably: bool = options.sync == "always"
-        self._persister = AckPersister(
-            host.syncs,
-            self.wait_durable,
-            self.are_durable,
-            SyncTimer(host.metrics, name),
-            self.look_behind,
-            durable=self.durably,
-        )
+        self._persister = AckPersister(host.syncs, self, SyncTimer(host.metrics, name), durable=self.durably)
         self.io_loop: IoLoop = IoLoop(self, host, self._persister)
         self.writer: SegmentWriter = SegmentWriter(log, host.clock, host.threads, self.io_loop.wrote)
         exists = log is not None or unusable is not None

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.loop.futures import as_failure, settle_all, tell_all
 from aiodq.engine.loop.on_demand import OnDemand
@@ -14,7 +14,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.channel_core import ChannelCore
@@ -66,6 +66,22 @@ class Job:
     regardless: bool = False
 
 
+class AckedTopic(Protocol):
+    """The topic whose messages are acked."""
+
+    async def wait_durable(self) -> None:
+        """Wait until every message visible to channels is as durable as the policy makes it."""
+        ...
+
+    def are_durable(self) -> bool:
+        """Return whether they are."""
+        ...
+
+    def look_behind(self, channel_engine: ChannelCore) -> None:
+        """Note that a channel has settled something."""
+        ...
+
+
 class AckPersister:
     """The metadata persister of one topic.
 
@@ -78,10 +94,8 @@ class AckPersister:
     def __init__(
         self,
         syncs: SyncBackend,
-        wait_durable: Callable[[], Awaitable[None]],
-        are_durable: Callable[[], bool],
+        topic: AckedTopic,
         timer: SyncTimer,
-        written: Callable[[ChannelCore], None],
         *,
         durable: bool,
     ) -> None:
@@ -89,18 +103,14 @@ class AckPersister:
 
         Args:
             syncs: the sync backend, and the threads.
-            wait_durable: returns when every message that may be acked is durable.
-            are_durable: returns whether they are.
+            topic: the topic.
             timer: times the syncs.
-            written: told of each channel whose settlements were written.
             durable: whether acks are synced as soon as they are written, or with the next tick.
         """
         self._threads = syncs.threads
         self._syncs = syncs
-        self._wait_durable = wait_durable
-        self._are_durable = are_durable
+        self._topic = topic
         self._timer = timer
-        self._written = written
         self.durable = durable
         self.closing: bool = False
         self.worker: OnDemand = OnDemand(self._run, self._commit_lone)
@@ -196,7 +206,7 @@ class AckPersister:
         channel_engine.ack_waiters = []
         try:
             error = self._write(channel_engine)
-            self._written(channel_engine)
+            self._topic.look_behind(channel_engine)
             if error is not None:
                 self._put_off(*waiting, error)
             elif self.durable:
@@ -223,7 +233,7 @@ class AckPersister:
             return None
         if journal.scant or _is_long(journal) or state.unjournaled.pieces > _PIECE:
             return None
-        if self.durable and not self._are_durable():
+        if self.durable and not self._topic.are_durable():
             return None  # INVARIANT: as in `_sync_journals`
         return channel_engine, journal
 
@@ -339,7 +349,7 @@ class AckPersister:
                 waiters, channel_engine.ack_waiters = channel_engine.ack_waiters, []
                 waiting.append((channel_engine, waiters))
                 error = await self._write_all(channel_engine, last=last)
-                self._written(channel_engine)
+                self._topic.look_behind(channel_engine)
                 if error is None:
                     self._unsynced[channel_engine] = None
                 else:
@@ -411,7 +421,7 @@ class AckPersister:
             return
         # INVARIANT: no ack is durable of a message that is not. A transaction's messages may still lie in its own file
         # only, and be appended to the log at the same offsets again.
-        await self._wait_durable()
+        await self._topic.wait_durable()
         with self._timer:
             await self._syncs.sync_all(journals)
 
@@ -489,7 +499,7 @@ class AckPersister:
         journal, state = channel_engine.journal, channel_engine.state
         if journal is None or state is None:
             return
-        await self._wait_durable()
+        await self._topic.wait_durable()
         if channel_engine in self._busy:
             return
         # The image holds them, too.
