@@ -109,7 +109,7 @@ async def load(world: World, queue: aiodq.Queue) -> None:
     try:  # the loader has the disk for itself: the loop stands still
         world.load(CommitKey("stream", 0), {"jobs": 2, "new": 1}, 40)
     except aiodq.StorageError as error:
-        await world.put(queue, "p")
+        await goes_on(world, queue)
         raise SparedError from error
     await asyncio.sleep(A_WHILE)
 
@@ -121,8 +121,13 @@ async def back_up(world: World, store: aiodq.Store, queue: aiodq.Queue) -> None:
     except aiodq.StorageError as error:
         if not error.path.startswith(COPIES):
             raise
-        await world.put(queue, "p")
+        await goes_on(world, queue)
         raise SparedError from error
+
+
+async def goes_on(world: World, queue: aiodq.Queue) -> None:
+    world.fs.plan.clear()
+    await world.put(queue, "p")
 
 
 async def delete(world: World, store: aiodq.Store, queue: aiodq.Queue, other: aiodq.Channel) -> None:
@@ -167,9 +172,21 @@ def faults_of(program: Program, seed: int, call: Call) -> list[Fault]:
     return [Fault(call, at, error, pages=kinds[at % len(kinds)]) for at in at_each for error in ERRORS]
 
 
-def try_fault(program: Program, seed: int, fault: Fault, recoverer: Recoverer) -> list[str]:
+class _AlsoAtClose(FaultPlan):
+    """Faults after each of which the next close of that file fails, too, or of one in that directory."""
+
+    def enter(self, call: Call, path: str) -> Fault | None:
+        hit = super().enter(call, path)
+        if hit is not None and hit.call in CALLS:
+            self.add(Fault("close", 1, match=path.rpartition(",")[0] or path))
+        return hit
+
+
+def try_fault(
+    program: Program, seed: int, fault: Fault, recoverer: Recoverer, plan: type[FaultPlan] = FaultPlan
+) -> list[str]:
     """Let one sync fail; open again in the same process, then cut the power; return what is wrong."""
-    world = World(seed, plan=FaultPlan([fault]))
+    world = World(seed, plan=plan([fault]))
     wrong: list[str] = []
     try:
         run_world(world, program)
@@ -189,9 +206,11 @@ def try_fault(program: Program, seed: int, fault: Fault, recoverer: Recoverer) -
     return [f"{what} after {fault} in {program.__name__} with seed {seed}" for what in wrong]
 
 
-def try_all(program: Program, seed: int, faults: Sequence[Fault], record_property: Record) -> None:
+def try_all(
+    program: Program, seed: int, faults: Sequence[Fault], record_property: Record, plan: type[FaultPlan] = FaultPlan
+) -> None:
     with Recoverer() as recoverer:
-        results = [try_fault(program, seed, fault, recoverer) for fault in faults]
+        results = [try_fault(program, seed, fault, recoverer, plan) for fault in faults]
     record_property("trials", len(results))
     assert results
     assert [what for result in results for what in result] == []
@@ -206,12 +225,22 @@ def test_a_failed_sync_ends_the_store_and_costs_nothing(
     try_all(program, seed, Random(seed).sample(faults, len(faults) // PROGRAMS[program]), record_property)
 
 
+@pytest.mark.parametrize("call", CALLS)
+def test_a_file_that_can_neither_be_synced_nor_closed_ends_the_store(
+    call: Call, seed: int, record_property: Record
+) -> None:
+    faults = faults_of(every_operation, seed, call)
+    chosen = Random(seed).sample(faults, len(faults) // PROGRAMS[every_operation])
+    try_all(every_operation, seed, chosen, record_property, _AlsoAtClose)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("plan", [FaultPlan, _AlsoAtClose])
 @pytest.mark.parametrize("made_with", [1, 2])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_sync_that_fails_ends_the_store_and_costs_nothing(
-    program: Program, call: Call, made_with: int, record_property: Record
+    program: Program, call: Call, made_with: int, record_property: Record, plan: type[FaultPlan]
 ) -> None:
-    try_all(program, made_with, faults_of(program, made_with, call), record_property)
+    try_all(program, made_with, faults_of(program, made_with, call), record_property, plan)

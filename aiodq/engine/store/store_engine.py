@@ -552,7 +552,10 @@ class StoreEngine:
         for result in results:
             # If the loop ended meanwhile, `_end` has written what was accepted: a topic is shut, and nothing is wrong.
             if isinstance(result, BaseException) and not isinstance(result, QueueShutDown):
-                raise result if isinstance(result, AiodqError) else as_failure(result, self.path)
+                if not isinstance(result, AiodqError):
+                    raise as_failure(result, self.path)
+                if self.failure is None:  # else that is the reason, whatever could not be closed after it
+                    raise result
         # Unlike an earlier failure, this one is perhaps known to nobody; and the topics were not asked.
         if self.failure is not None and not self._failed_before:
             raise self.failure.again()

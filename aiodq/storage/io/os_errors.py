@@ -7,7 +7,14 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import CorruptionError, DiskFullError, ReadOnlyError, StorageError, StoreNotFoundError
+from aiodq.errors import (
+    CorruptionError,
+    DiskFullError,
+    ReadOnlyError,
+    StorageError,
+    StoreFailedError,
+    StoreNotFoundError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,13 +46,16 @@ def os_error(number: int, path: str) -> OSError:
 def storage_error(cause: OSError, path: str | PathLike[str], position: int | None = None) -> StorageError:
     """Return the error to raise for an `OSError`.
 
-    None of these says that data is damaged: an errno is never read as damage.
+    None of these says that data is damaged: an errno is never read as damage. If a sync has failed, that is the error
+    to raise, even if closing the file failed after it: the store has to stop.
 
     Args:
         cause: what the call raised.
         path: the file or directory in question.
         position: the byte position, if the call had one.
     """
+    if (failure := _failure_before(cause)) is not None:
+        return failure.again()
     number = cause.errno
     reason = cause.strerror or str(cause)
     # What object storage adds to the system's text tells more than advice on disks.
@@ -58,6 +68,18 @@ def storage_error(cause: OSError, path: str | PathLike[str], position: int | Non
     if number in {errno.ENOENT, errno.ENOTDIR}:
         return StoreNotFoundError(f"not there: {reason}", path, position, errno=number)
     return StorageError(f"the system refused: {reason}", path, position, errno=number, retriable=number in _PASSING)
+
+
+def _failure_before(error: BaseException) -> StoreFailedError | None:
+    """Return the failure of the store that was on its way as an error was raised, or None."""
+    seen, left = set[int](), [error]
+    while left:
+        each = left.pop()
+        if isinstance(each, StoreFailedError):
+            return each
+        seen.add(id(each))
+        left += [one for one in (each.__cause__, each.__context__) if one is not None and id(one) not in seen]
+    return None
 
 
 @contextmanager

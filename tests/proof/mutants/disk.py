@@ -10,6 +10,7 @@ from aiodq.format.frame import check_frame
 from aiodq.format.transactions import decode_commit
 from aiodq.storage.io import quarantine as damage
 from aiodq.storage.io.durable_io import ensure_directory, replace_file, write_all
+from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.state import json_file as checked
 from aiodq.storage.state.watermark import WatermarkFile, noted_watermark, read_slots
 from aiodq.testing import SimulatedFileSystem
@@ -156,4 +157,13 @@ change(
     "is_foreign(values, salt)",
     "salt < 0",
     test="tests/storage/log/test_opening.py::test_another_topic_s_watermark_promises_nothing_and_is_set_aside",
+)
+
+change(
+    "an error of close hides that of the sync before it",
+    storage_error,
+    "if (failure := _failure_before(cause)) is not None:",
+    "if (failure := _failure_before(cause)) is None and failure is not None:",
+    test="tests/storage/io/test_durable_io.py"
+    "::test_a_file_that_can_neither_be_synced_nor_closed_is_a_failure_of_the_store",
 )

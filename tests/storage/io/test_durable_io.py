@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiodq.storage.io.durable_io import write_all
+from aiodq.errors import StorageError, StoreFailedError
+from aiodq.storage.io.durable_io import replace_file, write_all
 from aiodq.storage.io.memory import MemoryFileSystem
+from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,3 +48,19 @@ def test_a_file_that_takes_nothing_is_an_error() -> None:
 def test_nothing_is_written_without_an_error() -> None:
     file = MemoryFileSystem().open("/file", create=True)
     assert write_all(file, [], 7) == write_all(file, [b"", b""], 7) == 7
+
+
+def test_a_file_that_can_neither_be_synced_nor_closed_is_a_failure_of_the_store() -> None:
+    fs = SimulatedFileSystem(plan=FaultPlan([Fault("sync", 1), Fault("close", 1)]))
+    fs.make_directory("/d")
+    with pytest.raises(StoreFailedError, match="fsync failed") as raised:
+        replace_file(fs, "/d/file", b"new")
+    assert isinstance(raised.value.__cause__, OSError)  # the close's
+
+
+def test_a_file_that_cannot_be_closed_is_none() -> None:
+    fs = SimulatedFileSystem(plan=FaultPlan([Fault("close", 1)]))
+    fs.make_directory("/d")
+    with pytest.raises(StorageError, match="the system refused") as raised:
+        replace_file(fs, "/d/file", b"new")
+    assert not isinstance(raised.value, StoreFailedError)
