@@ -12,6 +12,7 @@ import pytest
 import aiodq
 from aiodq.engine.channel import channel_engine
 from aiodq.engine.channel.acks.ack_persister import _PIECE
+from aiodq.engine.loop.sync_backend import SyncBackend
 from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.testing import Fault
 from tests.channels.support import PATIENCE, Machine, ready, soon, until
@@ -175,6 +176,26 @@ async def test_what_is_asked_for_while_the_ack_of_a_lone_consumer_is_synced_come
     async with machine.store() as store:
         left = store.topic("jobs").channel("jobs").depth, store.topic("jobs").channel("others").depth
         assert left == {"another channel's ack": (8, 9), "many acks": (0, 10)}.get(what, (8, 10))
+
+
+async def test_an_ack_for_whose_sync_no_thread_is_free_is_synced_with_the_next_one(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: SyncBackend, what: object, report: Callable[[None, BaseException | None], None]) -> None:
+        assert isinstance(what, ChannelJournal)
+        report(None, aiodq.StorageError("no thread is free"))
+
+    async with machine.jobs() as jobs:
+        await jobs.put_many([b"1", b"2"])
+        await (await jobs.get()).ack()
+        message = await jobs.get()
+        with monkeypatch.context() as patched, pytest.raises(aiodq.StorageError, match="no thread is free"):
+            patched.setattr(SyncBackend, "start", refused)
+            await message.ack()
+        await jobs.topic.sync()
+        machine.crash()
+        async with machine.jobs() as again:
+            assert again.depth == 0
 
 
 async def test_a_store_that_stops_while_the_ack_of_a_lone_consumer_is_synced_tells_it(

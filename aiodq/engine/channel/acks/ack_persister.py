@@ -245,6 +245,7 @@ class AckPersister:
         if error is None:
             _tell([self._syncing])
         else:
+            self._unsynced[self._syncing[0]] = None  # for the next sync, if only no thread was free for this one
             self._not_written([self._syncing], error)
         self._syncing = None  # last: if Ctrl-C comes before, `fail` tells it
         self._gathering = self._urgent  # a turn more, as in `_gather`
