@@ -10,6 +10,7 @@ gives both readings of that moment, so that a jump of the wall clock does not sh
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from aiodq.delivery.attempts import Attempts
 from aiodq.delivery.counters import Counters
 from aiodq.delivery.deadlines import Deadlines
 from aiodq.delivery.deferrals import Deferrals
+from aiodq.delivery.handed_ops import handed_ops
 from aiodq.delivery.leases import LONGEST, Lease, Leases, with_gaps
 from aiodq.delivery.log_end import OwnEnd
 from aiodq.delivery.offset_map import OffsetMap
@@ -45,8 +47,7 @@ _DROPPED: Final = 64
 class ChannelState:
     """The state machine of a channel. Offsets are absolute.
 
-    Messages handed out and acked through a lease (`Lease`) are entered here only when the state is needed: every
-    property and method does so first.
+    What was handed out and acked through a lease (`Lease`) is entered once the state is needed: each method does that.
 
     Attributes:
         log: the log's end as far as the channel may deliver.
@@ -56,6 +57,7 @@ class ChannelState:
         orphans: restored messages that were in flight when their process ended and have not been processed since, and
             whether each has been deferred.
         counting: whether deliveries are noted as they happen, so that they count even if their process dies.
+        handed_ops: see `aiodq.delivery.handed_ops.handed_ops`.
         free: called with large objects that are no longer needed, to free them gradually.
     """
 
@@ -75,6 +77,7 @@ class ChannelState:
         self._progress = Progress(floor, RangeSet() if settled is None else settled, self._attempts)
         self._counters = Counters()
         self._leases = Leases(self._progress.settle_plain, self._progress.settle_runs, self._set_apart)
+        self.handed_ops: Callable[[], list[Op] | None] = partial(handed_ops, self._leases, self._progress)
         # Delivery numbers of messages in flight that are in no lease.
         self._apart: dict[int, int] = {}
         self._deadlines = Deadlines(self._apart)
@@ -95,9 +98,10 @@ class ChannelState:
         """Enter what was handed out and acked through leases."""
         leases, lease = self._leases, self._leases.open
         if leases.dirty or (lease is not None and lease.counted != lease.next):
-            for offsets in lease.uncounted() if self.counting and lease is not None else ():
-                # INVARIANT: before acked messages are settled, which forgets their deliveries again.
-                self._progress.delivered(offsets, 1)
+            if self.counting and lease is not None:
+                for offsets in lease.uncounted():
+                    # INVARIANT: before acked messages are settled, which forgets their deliveries again.
+                    self._progress.delivered(offsets, 1, lease.first + lease.noted)
             handed, acked, skipped = leases.look()
             if handed and lease is not None:
                 self._cursor = lease.first + lease.next
@@ -230,11 +234,6 @@ class ChannelState:
         self._look()
         self._leases.close()
 
-    def part(self, offset: int) -> None:
-        """Move a message, if it is in a lease, to an entry of its own."""
-        self._look()
-        self._leases.part(offset)
-
     def detach(self) -> None:
         """Cut the leases off from their holders: they hand out nothing more, and nothing can be settled by them."""
         self._look()
@@ -340,7 +339,8 @@ class ChannelState:
 
     def touch(self, offset: int, deadline: int) -> None:
         """Give a message in flight another deadline."""
-        self.part(offset)
+        self._look()
+        self._leases.part(offset)
         self._deadlines.move(deadline, offset, self._apart[offset])
 
     def hold(self, start: int, stop: int | None = None) -> int:

@@ -84,12 +84,13 @@ class Lease:
         clean: whether every ack is counted: the next one is to be reported to `Leases.acked`.
         open: whether more may be handed out of it.
         gaps: whether there is a gap anywhere in it.
+        noted: of how many messages handed out the delivery was journaled before they were counted: see `handed_ops`.
         runs: what is behind the next gap: where each run of messages without one begins and ends, the last run first.
     """
 
     __slots__ = (
-        "allowed", "clean", "counted", "edge", "first", "gaps", "last", "left", "limit", "marks", "next", "number",
-        "open", "room", "runs", "timeout", "turns",
+        "allowed", "clean", "counted", "edge", "first", "gaps", "last", "left", "limit", "marks", "next", "noted",
+        "number", "open", "room", "runs", "timeout", "turns",
     )  # fmt: skip
 
     def __init__(self, first: int, count: int, timeout: int | None) -> None:
@@ -107,6 +108,7 @@ class Lease:
         self.clean: bool = True
         self.open: bool = True
         self.gaps: bool = False
+        self.noted: int = 0
         self.runs: list[tuple[int, int]] = []
         # Of the messages handed out: how many are counted, and how many of these are in flight.
         self.counted: int = 0

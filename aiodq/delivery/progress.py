@@ -56,6 +56,11 @@ class Unjournaled:
         return unjournaled
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing but perhaps another floor."""
+        return not (self.acks or self.requeues or self.deliveries) and self.seek is None
+
+    @property
     def pieces(self) -> int:
         """How many acks there are, or requeues if there are more of these."""
         return max(len(self.acks), len(self.requeues))
@@ -125,13 +130,13 @@ class Progress:
         self.attempts: Attempts = attempts
         self.unjournaled: Unjournaled = Unjournaled(floor)
 
-    def delivered(self, offsets: range, attempts: int) -> None:
-        """Note how often messages were delivered, this time included."""
+    def delivered(self, offsets: range, attempts: int, journaled: int = 0) -> None:
+        """Note how often messages were delivered, this time included; those before `journaled` are in the journal."""
         if len(offsets) == 1:
             self.attempts.noted[offsets.start] = attempts
         else:
             self.attempts.noted.update(offsets, repeat(attempts))
-        self.unjournaled.deliveries += offsets
+        self.unjournaled.deliveries += range(max(offsets.start, journaled), offsets.stop)
 
     def settle(self, start: int, stop: int) -> None:
         """Settle messages from `start` to `stop`."""

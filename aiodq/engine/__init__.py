@@ -53,6 +53,8 @@ The life of a get:
                                    deferred, or not wanted (`DeliveryFilter.leave_out`)
           `ChannelState.begin`     begins a lease over them. Redelivered messages get entries of their own, one
                                    (`ChannelState.deliver`) or several at a time (`ChannelState.deliver_again`)
+      `AckPersister.write_now`     with `max_attempts`, journals the delivery before the caller gets the message: see
+                                   `handed_ops`
       `ChannelState.tick`          finds messages in flight for too long, which `ChannelState.time_out` requeues
       `Expirations`                tells channels when times to live end: what is not in flight is settled then
 

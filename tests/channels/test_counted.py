@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import asynccontextmanager
+from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -74,6 +75,30 @@ async def test_it_is_written_before_anybody_has_the_message(machine: Machine, ho
             after = killed(machine)
     assert delivered(after) == [(0, 1, 1)]
     assert await attempts(after, 2) == [2, 1]
+
+
+@pytest.mark.parametrize("window", [1, 2, 5])
+@pytest.mark.parametrize("which", ["oldest", "newest", "any"])
+async def test_a_kill_at_any_moment_finds_what_was_acked_settled_and_counts_what_was_in_hand(
+    machine: Machine, seed: int, which: str, window: int
+) -> None:
+    rng, bodies = Random(seed), [str(number).encode() for number in range(20)]
+    async with counted(machine, *bodies) as jobs:
+        held, left = list[aiodq.Message](), set(bodies)
+        async for message in jobs:
+            held.append(message)
+            async with counted(killed(machine)) as again:
+                found = {each.body: each.attempts for each in await again.get_many(len(bodies))}
+            in_hand = {each.body for each in held}
+            assert found == {body: 2 if body in in_hand else 1 for body in left}
+            if message.body == bodies[-1]:
+                break
+            while len(held) >= window:
+                acked = held.pop({"oldest": 0, "newest": -1}.get(which, rng.randrange(len(held))))
+                acked.ack_nowait()
+                left.remove(acked.body)
+            if rng.random() < 0.1:
+                await jobs.topic.sync()
 
 
 async def in_a_handler(machine: Machine, jobs: aiodq.Queue) -> Machine:

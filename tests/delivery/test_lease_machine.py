@@ -14,7 +14,7 @@ from aiodq.delivery.leases import ACKED, APART, GAP, HELD, LONGEST, MEASURED, SE
 from tests.delivery.test_channel_machine import ChannelMachine
 
 SECOND = 10**9
-STEPS = st.lists(st.tuples(st.sampled_from("dddgggaaatttnxsrppp"), st.integers(0, 9)), min_size=4, max_size=24)
+STEPS = st.lists(st.tuples(st.sampled_from("dddgggaaatttnxsrpppfff"), st.integers(0, 9)), min_size=4, max_size=24)
 
 
 class LeaseMachine(ChannelMachine):
@@ -24,6 +24,7 @@ class LeaseMachine(ChannelMachine):
         super().__init__()
         self.lease: Lease | None = None
         self.handles: list[tuple[Lease, int]] = []
+        self.noted = 0
 
     def hand_out(self, count: int) -> None:
         lease = self.lease
@@ -78,6 +79,8 @@ class LeaseMachine(ChannelMachine):
                 self.state.nack(offset, self.attempts[offset])
             elif step == "a" and (held := self.in_hand()):
                 self.ack_by_its_mark(*held[number % len(held)])
+            elif step == "f":
+                self.consume_in_turn(number)
             elif step in "stxr":
                 self._work_apart(step, number)
 
@@ -118,6 +121,15 @@ class LeaseMachine(ChannelMachine):
         assert self.lease is not None
         self.state.reach(self.lease)
         self.hand_out(count)
+
+    def consume_in_turn(self, number: int) -> None:
+        """One message after the other, as `async for` does, each noted before it is processed."""
+        for _ in range(number // 2 + 1):
+            self.deliver_by_a_lease(1, 12, None, set())
+            if self.counting:
+                self.note_what_was_handed_out()
+            if (held := self.in_hand()) and number % 4:
+                self.ack_by_its_mark(*held[-1])
 
     def deliver_with_gaps(self, number: int) -> None:
         """Some of what comes next is settled, or put with a delay, before a lease of it is made."""
@@ -194,9 +206,28 @@ class LeaseMachine(ChannelMachine):
     def part(self, *, everything: bool, data: st.DataObject) -> None:
         if everything:
             for offset in sorted(self.flight):
-                self.state.part(offset)
+                self.set_apart(offset)
         elif self.flight:
-            self.state.part(data.draw(st.sampled_from(sorted(self.flight))))
+            self.set_apart(data.draw(st.sampled_from(sorted(self.flight))))
+
+    def set_apart(self, offset: int) -> None:
+        self.state._look()
+        self.state._leases.part(offset)
+
+    @precondition(lambda self: self.counting)
+    @rule()
+    def note_what_was_handed_out(self) -> None:
+        """Where acks come in order it is said without counting, and all of it, in as few operations as later."""
+        ops = self.state.handed_ops()
+        if ops is None:
+            self.flush()
+            return
+        self.journal += self.pieces + ops
+        self.keep()
+        self.noted += 1
+        if self.looking:
+            self.check_short(ops)
+            assert self.state.take_ops() == []
 
     @rule(most=st.integers(1, 8))
     def bound(self, most: int) -> None:

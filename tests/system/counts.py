@@ -537,7 +537,7 @@ CEILINGS: Final[dict[str, Count]] = {
     "async for + ack_nowait, every other by its tag": Count(9.22, 12, 0, 0, 0),
     "ack_many of every other": Count(0.22, 0.78, 0, 0, 0.14),
     "get_many, ack_many and put_many of 1000 in a transaction": Count(0.92, 1.15, 0.05, 0.05, 0.68),
-    "async for + ack_nowait, max_attempts": Count(42, 46, 0, 0, 0.19),
+    "async for + ack_nowait, max_attempts": Count(19, 22, 0, 0, 0.19),
     "await ack, os": Count(66, 89, 1, 2, 0),
     "await ack, always": Count(81, 115, 1, 3, 55),
     "await ack, beside the owner": Count(184, 284, 3, 7, 0),

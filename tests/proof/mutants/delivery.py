@@ -10,6 +10,7 @@ from aiodq import requeue
 from aiodq.delivery.attempts import Attempts
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.end_times import EndTimes, _Slot
+from aiodq.delivery.handed_ops import handed_ops
 from aiodq.delivery.leases import Lease, Leases
 from aiodq.delivery.progress import Unjournaled
 from aiodq.delivery.state_snapshot import StateSnapshot
@@ -312,4 +313,30 @@ change(
     "self._passed.add(max(start, self._cursor), stop)",
     "self._cursor = stop",
     test="tests/delivery/test_channel_state.py::test_what_is_held_ahead_of_others_hides_none_of_them",
+)
+
+_COUNTED = (
+    "tests/channels/test_counted.py::test_a_kill_at_any_moment_finds_what_was_acked_settled_and_counts_what_was_in_hand"
+)
+
+change(
+    "a delivery is journaled without the acks before it",
+    handed_ops,
+    "floor += acked",
+    "floor += 0",
+    test=_COUNTED,
+)
+change(
+    "acks out of order count as those of the oldest messages",
+    handed_ops,
+    "if not in_order or progress.settled:",
+    "if lease.first + first < floor:",
+    test=_COUNTED,
+)
+change(
+    "a delivery that was journaled before it was counted hides that of the next message",
+    handed_ops,
+    "lease.noted, unjournaled.floor = lease.next, floor",
+    "lease.noted, unjournaled.floor = len(lease.marks), floor",
+    test=_COUNTED,
 )

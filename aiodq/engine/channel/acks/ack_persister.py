@@ -169,7 +169,7 @@ class AckPersister:
         """
         if channel_engine in self._held and channel_engine not in self._busy:
             return
-        error = self._write(channel_engine, wait=False)
+        error = self._write(channel_engine, wait=False, handed=True)
         if error is not None:
             self._put_off(channel_engine, [], error)
         elif channel_engine in self._held:
@@ -437,7 +437,9 @@ class AckPersister:
             pieces -= 1
         return error
 
-    def _write(self, channel_engine: ChannelCore, *, wait: bool = True, last: bool = False) -> AiodqError | None:
+    def _write(
+        self, channel_engine: ChannelCore, *, wait: bool = True, last: bool = False, handed: bool = False
+    ) -> AiodqError | None:
         if channel_engine.state is None or channel_engine.journal is None:
             # A channel that was deleted holds nothing up; one that was closed without its acks holds up deletions.
             self._cramped.pop(channel_engine, None)
@@ -454,7 +456,8 @@ class AckPersister:
                 channel_engine.state.renote()
         self._refused.pop(channel_engine, None)
         self._busy.pop(channel_engine, None)
-        if not (ops := self._take_ops(channel_engine, channel_engine.state)):
+        ops = channel_engine.state.handed_ops() if handed and channel_engine not in self._held else None
+        if ops is None and not (ops := self._take_ops(channel_engine, channel_engine.state)):
             return None
         try:
             if not channel_engine.journal.append(ops, wait=wait):
