@@ -174,7 +174,7 @@ def _plan_topic(fs: FileSystem, log: LogSnapshot, topic: str, uuid: UUID | None,
         log.refresh()
         start, stop = _range(fs, log, topic, options)
     unseen = _BEYOND if log.unwalked is None else log.unwalked.base
-    place = Place(log.directory, log.meta.uuid, uuid, socket.gethostname())
+    place = Place(log.directory, log.meta.uuid, uuid, socket.gethostname(), named=log.named)
     whole = Split(topic, place, log.view, start, stop, unseen)
     return list(splits_of(fs, log, whole, options))
 

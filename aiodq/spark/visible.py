@@ -11,7 +11,8 @@ import os
 import socket
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.spark.objects import is_url
@@ -19,14 +20,16 @@ from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.store_identity import STORE_FILE, decode_identity, read_identity
-from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, decode_meta, describe
+from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, decode_meta, find_meta
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["Place", "is_deleted", "require_seen", "store_uuid"]
+
+
+_UNNAMED: Final = UUID(int=0)
+"""Stands for the uuid of a topic with segments of which no file says which topic it is."""
 
 
 class Place(NamedTuple):
@@ -37,12 +40,14 @@ class Place(NamedTuple):
         topic: the uuid of the topic.
         store: the uuid of its store, as `store_uuid` found it; None if it is not to be checked.
         host: the name of the machine that planned the read.
+        named: whether a file says which topic it is: where none does, each look makes up another uuid.
     """
 
     directory: str
     topic: UUID
     store: UUID | None = None
     host: str = ""
+    named: bool = True
 
 
 def store_uuid(fs: FileSystem, store: str) -> UUID | None:
@@ -73,8 +78,9 @@ def require_seen(fs: FileSystem, place: Place) -> None:
         StoreNotFoundError: it is not here, or is another one; the message names this machine, the path and the uuids.
         StorageError: as mapped from the system's error.
     """
-    found = _uuid(fs, place.directory, place.topic)
-    if found == place.topic:
+    expected = place.topic if place.named else _UNNAMED
+    found = _uuid(fs, place.directory, expected)
+    if found == expected:
         _require_store(fs, place)
         return
     here = f"the task on {socket.gethostname()}"
@@ -107,7 +113,8 @@ def is_deleted(fs: FileSystem, place: Place) -> bool:
         return False
     with suppress(StoreNotFoundError):  # deleted meanwhile
         # A topic that is just being created has no description yet.
-        return _uuid(fs, place.directory, place.topic) != place.topic
+        expected = place.topic if place.named else _UNNAMED
+        return _uuid(fs, place.directory, expected) != expected
     return True
 
 
@@ -141,7 +148,8 @@ def _uuid(fs: FileSystem, directory: str, expected: UUID) -> UUID | None:
     with os_errors(directory):
         there = fs.is_directory(directory)
     if there and list_segments(fs, directory):
-        return describe(fs, directory)[0].uuid
+        meta, _, _, named = find_meta(fs, directory)
+        return meta.uuid if named else _UNNAMED
     return said
 
 

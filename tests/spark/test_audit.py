@@ -1,91 +1,292 @@
-"""The audit on Spark and `verify` find the same, whatever has happened to a store's segments."""
+"""An audit finds in topics what `aiodq verify` finds, whatever was done to their files; most of it beside Spark."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from importlib import import_module
-from random import Random
+import random
+import shutil
+from collections import Counter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
 
 import aiodq
-from aiodq.spark.pipelines import audit
+from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.spark.pipelines.audit import audit
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.offline.verify_segment import check_segment
+from aiodq.storage.state.topic.topic_meta import TOPIC_FILE
+from aiodq.storage.state.watermark import WATERMARK
+from tests.spark.support import KEEP, fill, read
+from tests.storage.logs import flip, overwrite, segments
+from tests.storage.stores import data_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    import pytest
+    from pyspark.sql import SparkSession
 
-STORES = 12
+    from aiodq.spark.pipelines.audit import AuditSummary, _Piece
+    from aiodq.storage.io.filesystem import File
 
-
-def here(_: object, work: Sequence[Any], task: Callable[[Any], Iterator[Any]], __: str) -> SimpleNamespace:
-    """Do as `spread`, without Spark."""
-    rows = [row for piece in work for batch in task(piece) for row in batch.to_pylist()]
-    return SimpleNamespace(collect=lambda: rows)
+STORES = 8
+"""How many of them a run damages."""
 
 
-async def fill(path: Path, rng: Random) -> None:
-    options = aiodq.StoreOptions(
-        sync=rng.choice(("os", "always")),
-        segment_bytes=rng.choice((2000, 6000)),
-        compression=rng.choice((None, "zstd")),
+def audited(store: Path) -> AuditSummary:
+    """Audit a store with its tasks done here."""
+
+    def here(_: object, work: Sequence[Sequence[_Piece]], task: Callable[[Sequence[_Piece]], Any], __: str) -> Any:
+        rows = [row for each in work for batch in task(each) for row in batch.to_pylist()]
+        return SimpleNamespace(collect=lambda: rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(audit.__globals__, "spread", here)
+        return audit(cast("Any", None), store)
+
+
+def verified(store: Path) -> tuple[Counter[tuple[Any, ...]], int]:
+    """Return the damage that a verification finds in topics' logs, and the number of messages."""
+    report = verify_store(str(store), OsFileSystem())
+    logs = (file for file in report.files if file.kind in {"topic", "watermark", "segment"})
+    found = [one for file in logs for one in file.findings if one.severity == "damage"]
+    return Counter((one.path, one.position, one.reason, one.first, one.stop) for one in found), report.records
+
+
+def as_verified(done: AuditSummary) -> tuple[Counter[tuple[Any, ...]], int]:
+    """Return what an audit found, likewise."""
+    findings = ((one.path, one.position, one.reason, one.first, one.stop) for one in done.findings)
+    return Counter(findings), done.records
+
+
+async def made(store: Path, draw: random.Random) -> None:
+    """Make a store of up to three topics; sometimes as it is after its owner was killed."""
+    retention = draw.choice([KEEP, aiodq.Retention(consumed="delete")])
+    options = aiodq.StoreOptions(segment_bytes=draw.choice([600, 1500, 4096]), retention=retention, sync="os")
+    killed = draw.random() < 0.4
+    async with aiodq.open(store, options) as opened:
+        for name in "abc"[: draw.randint(1, 3)]:
+            topic = opened.topic(name)
+            channel = topic.channel("c", aiodq.ChannelOptions(start="earliest")) if draw.random() < 0.5 else None
+            for _ in range(draw.randint(0, 30)):
+                if draw.random() < 0.5:
+                    await topic.put(draw.randbytes(draw.randint(0, 200)), tag=draw.choice([None, "red"]))
+                else:
+                    await topic.put_many([draw.randbytes(draw.randint(0, 300)) for _ in range(draw.randint(1, 6))])
+            for _ in range(draw.randint(0, 15) if channel is not None and not channel.empty() else 0):
+                if channel is not None and not channel.empty():
+                    message = await channel.get()
+                    message.ack_nowait()
+        if killed:
+            shutil.copytree(store, store.with_name("killed"))
+    if killed:
+        shutil.rmtree(store)
+        store.with_name("killed").rename(store)
+        (store / "LOCK").unlink(missing_ok=True)
+
+
+def damaged(store: Path, draw: random.Random) -> list[Any]:
+    """Damage up to three of the files of topics; return what was done."""
+    said: list[Any] = []
+    for _ in range(draw.randint(1, 3)):
+        whole = sorted(path for path in store.glob("[abc]/*.seg") if path.stat().st_size)
+        if not whole:
+            break
+        other = sorted(path for path in store.glob("[abc]/*") if path.name in {TOPIC_FILE, WATERMARK})
+        path = draw.choice(whole if draw.random() < 0.85 or not other else other)
+        how = draw.choice(list(DAMAGES))
+        said.append((how, str(path.relative_to(store)), DAMAGES[how](path, whole, draw)))
+    return said
+
+
+def _flip(path: Path, _: list[Path], draw: random.Random) -> int:
+    at = draw.randrange(path.stat().st_size)
+    flip(path, at, draw.randrange(8))
+    return at
+
+
+def _truncate(path: Path, _: list[Path], draw: random.Random) -> int:
+    at = draw.choice([0, draw.randrange(path.stat().st_size)])
+    os.truncate(path, at)
+    return at
+
+
+def _zeros(path: Path, _: list[Path], draw: random.Random) -> tuple[int, int]:
+    data = path.read_bytes()
+    at, size = draw.randrange(len(data)), draw.randint(1, 600)
+    path.write_bytes((data[:at] + bytes(size) + data[at + size :])[: len(data)])
+    return at, size
+
+
+def _append(path: Path, _: list[Path], draw: random.Random) -> int:
+    more = draw.choice([draw.randbytes(draw.randint(1, 100)), bytes(draw.randint(1, 5000))])
+    path.write_bytes(path.read_bytes() + more)
+    return len(more)
+
+
+def _swap(path: Path, whole: list[Path], draw: random.Random) -> str:
+    other = draw.choice(whole)
+    mine, others = path.read_bytes(), other.read_bytes()
+    path.write_bytes(others)
+    other.write_bytes(mine)
+    return str(other)
+
+
+def _repeat(path: Path, whole: list[Path], draw: random.Random) -> str:
+    """Put a copy beside it, or into another topic."""
+    base = int(path.stem) + draw.randint(1, 5) if path.suffix == ".seg" else 0
+    other = draw.choice([path.with_name(f"{base:020d}.seg"), draw.choice(whole).with_name(path.name)])
+    if other != path:
+        shutil.copy(path, other)
+    return str(other)
+
+
+DAMAGES: dict[str, Callable[[Path, list[Path], random.Random], Any]] = {
+    "flip": _flip,
+    "truncate": _truncate,
+    "zeros": _zeros,
+    "append": _append,
+    "swap": _swap,
+    "repeat": _repeat,
+    "delete": lambda path, _, __: path.unlink(),
+}
+
+
+async def _reopen(store: Path) -> None:
+    async with aiodq.open(store) as opened:
+        for name in opened.topics():
+            await opened.topic(name).put(b"after")
+
+
+def a_damaged_store(store: Path, draw: random.Random) -> list[Any]:
+    """Make a store and damage it; sometimes it is then opened, and damaged once more."""
+    asyncio.run(made(store, draw))
+    said = damaged(store, draw)
+    if draw.random() < 0.3:
+        asyncio.run(_reopen(store))
+        said = [*said, "opened", *(damaged(store, draw) if draw.random() < 0.5 else [])]
+    return said
+
+
+@pytest.mark.filterwarnings("ignore")  # what an opening has to say of damage is not tested here
+def test_an_audit_finds_what_a_verification_finds(tmp_path: Path, seed: int) -> None:
+    for number in range(STORES):
+        store = tmp_path / f"store{number}"
+        said = a_damaged_store(store, random.Random(seed + number))
+        assert as_verified(audited(store)) == verified(store), (number, said)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_audit_by_spark_finds_it_as_well(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    a_damaged_store(tmp_path / "store", random.Random(seed))
+    assert as_verified(audit(spark, tmp_path / "store")) == verified(tmp_path / "store")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    await fill(tmp_path / "store", rounds=20, segment_bytes=1000)
+    return tmp_path / "store"
+
+
+@pytest.mark.filterwarnings("ignore")
+async def test_an_audit_finds_what_was_missing_at_an_opening(store: Path) -> None:
+    """An owner that goes on without them has noted it; they are as lost as before."""
+    gone = segments(store / "orders")[2]
+    first, stop = int(gone.stem), int(segments(store / "orders")[3].stem)
+    gone.unlink()
+    async with aiodq.open(store) as opened:
+        await opened.topic("orders").put(b"more")
+    (found,) = audited(store).findings
+    assert (found.path, found.first, found.stop) == (str(store / "orders" / TOPIC_FILE), first, stop)
+    assert as_verified(audited(store)) == verified(store)
+
+
+def test_an_audit_names_the_watermark_where_the_last_messages_are_missing(store: Path) -> None:
+    *_, before, last = segments(store / "orders")
+    last.unlink()
+    (found,) = audited(store).findings
+    assert (found.path, found.reason) == (
+        str(store / "orders" / WATERMARK),
+        f"the messages {last.stem.lstrip('0')} to 99 were durable and are missing",
     )
-    async with aiodq.open(path, options) as store:
-        for number in range(rng.randint(1, 3)):
-            topic = store.topic(f"t{number}")
-            for _ in range(rng.randint(1, 25)):
-                bodies = [rng.randbytes(rng.randrange(200)) for _ in range(rng.randint(1, 20))]
-                await topic.put_many([aiodq.Draft(body, tag="a") for body in bodies] if rng.random() < 0.3 else bodies)
-            await topic.sync()
+    assert before.exists()
 
 
-def harm(path: Path, rng: Random) -> str:
-    """Do something to a segment; say what."""
-    segment, other = (rng.choice(sorted(path.rglob("*.seg"))) for _ in range(2))
-    data = segment.read_bytes()
-    at = min(rng.choice((rng.randrange(64), rng.randrange(len(data) or 1), len(data) - rng.randint(1, 120))), len(data))
-    at = max(at, 0)
-    what = rng.choice(("flip", "cut", "delete", "clear", "insert", "append", "copy", "empty"))
-    if what == "delete":
-        segment.unlink()
-    else:
-        changed = {
-            "flip": data[:at] + bytes(byte ^ 1 << rng.randrange(8) for byte in data[at : at + 1]) + data[at + 1 :],
-            "cut": data[:at],
-            "clear": (data[:at] + bytes(300))[: len(data)],
-            "insert": data[:at] + rng.randbytes(9) + data[at:],
-            "append": data + rng.choice((rng.randbytes(99), bytes(99))),
-            "copy": other.read_bytes(),
-            "empty": b"",
-        }
-        segment.write_bytes(changed[what])
-    return f"{what} {segment.relative_to(path)} at {at} of {len(data)} [{other.relative_to(path)}]"
+def test_an_audit_tells_all_that_is_wrong_at_one_place(store: Path) -> None:
+    """Such as why a segment's last messages cannot be read, and that its footer names them."""
+    path = segments(store / "orders")[1]
+    flip(path, data_end(path) - 20, 0)
+    found = audited(store).findings
+    assert len(found) == len(verified(store)[0]) > 1
+    assert as_verified(audited(store)) == verified(store)
+    assert "the frame's checksum is wrong" in {one.reason for one in found}
 
 
-async def test_an_audit_and_a_verification_find_the_same_topics_damaged_and_the_same_messages_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+def unnamed(store: Path) -> None:
+    """Leave no file that says which topic it is."""
+    (store / "orders" / TOPIC_FILE).write_bytes(b"nothing")
+    for path in segments(store / "orders"):
+        overwrite(path, 0, bytes(SEGMENT_HEADER.size))
+
+
+def test_an_audit_goes_through_a_topic_of_which_no_file_says_which_it_is(store: Path) -> None:
+    unnamed(store)
+    assert audited(store).segments == len(segments(store / "orders"))
+    assert as_verified(audited(store)) == verified(store)
+    assert {os.path.basename(found.path) for found in audited(store).findings} > {TOPIC_FILE}
+
+
+def test_a_lossy_read_goes_through_it_too(store: Path) -> None:
+    """The footers say how the messages before them are to be read; the last segment has none yet."""
+    before = read(store, columns="offset,body")[: int(segments(store / "orders")[-1].stem)]
+    unnamed(store)
+    with pytest.raises(aiodq.CorruptionError):
+        read(store)
+    assert read(store, columns="offset,body", failOnDataLoss="false") == before
+
+
+@pytest.mark.parametrize("when", ["planned", "checked"])
+def test_what_an_owner_deletes_during_an_audit_is_not_missing(
+    store: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    monkeypatch.setattr(import_module("aiodq.spark.pipelines.audit"), "spread", here)
-    spark: Any = None
-    for number in range(seed, seed + STORES):
-        rng, path = Random(number), tmp_path / str(number)
-        await fill(path, rng)
-        assert audit(spark, path).findings == ()
-        done = [harm(path, rng) for _ in range(rng.randint(1, 3)) if list(path.rglob("*.seg"))]
-        report = verify_store(str(path), OsFileSystem())
-        found = (finding for finding in report.findings if finding.severity == "damage")
-        verified, audited = (lost_in(each, path) for each in (found, audit(spark, path).findings))
-        assert audited == verified, f"seed {number}: {done}"
+    """Between others, and without a channel that would have settled it."""
+    before, gone, *others = segments(store / "orders")
+
+    class Beside(OsFileSystem):
+        """The segment is deleted when it is looked at, for its header or to be checked."""
+
+        looks = 0
+
+        def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+            if path == str(gone):
+                Beside.looks += 1
+                if Beside.looks == ["planned", "checked"].index(when) + 1:
+                    gone.unlink()
+            return super().open(path, write=write, create=create)
+
+    monkeypatch.setitem(audit.__globals__, "AnyFileSystem", Beside)
+    done = audited(store)
+    assert (done.findings, done.bytes) == ((), sum(path.stat().st_size for path in (before, *others)))
 
 
-def lost_in(findings: Any, path: Path) -> dict[str, set[int]]:
-    """Return what each damaged topic has lost."""
-    lost: dict[str, set[int]] = {}
-    for finding in findings:
-        topic = os.path.relpath(finding.path, path).split(os.sep)[0]
-        lost.setdefault(topic, set()).update(range(finding.first, finding.stop))
-    return lost
+async def test_a_topic_that_is_deleted_during_an_audit_is_no_finding(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is a new one of its name."""
+    await fill(store, "others", rounds=2)
+
+    def deleting(fs: Any, path: str, *rest: Any, **more: Any) -> Any:
+        check = check_segment(fs, path, *rest, **more)
+        if path == str(paths[0]):
+            shutil.rmtree(store / "orders")
+            shutil.copytree(store / "others", store / "orders")
+        return check
+
+    paths = segments(store / "orders")
+    monkeypatch.setitem(audit.__globals__, "check_segment", deleting)
+    done = audited(store)
+    assert (done.findings, done.segments) == ((), len(paths) + len(segments(store / "others")))

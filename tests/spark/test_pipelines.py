@@ -556,7 +556,7 @@ def test_an_audit_of_many_segments_takes_few_tasks(
 def test_a_task_of_an_audit_has_more_to_do_than_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes Spark about as long to begin one as it takes that one to check a hundred megabytes."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    piece = _Piece("s", "t", Place("s/t", uuid4()), "0.seg", 0, 1, 60 << 20, last=False, copied=False)
+    piece = _Piece(0, 0, Place("s/t", uuid4()), "0.seg", 0, 1, 60 << 20, last=False, copied=False)
     assert [[len(task) for task in _tasks([piece] * many)] for many in (1, 2, 24)] == [[1], [2], [12, 12]]
     assert len(_tasks([piece] * 320)) == 18
 

@@ -14,9 +14,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import aiodq
 from aiodq.spark.options import read_options, stream_options
-from aiodq.spark.pipelines.audit import _check_all, _Piece, _pieces, audit
+from aiodq.spark.pipelines.audit import _check_all, _logs, _Piece, _pieces, audit
 from aiodq.spark.pipelines.tally import Tally
-from aiodq.spark.planning import plan, snapshot
+from aiodq.spark.planning import plan
 from aiodq.spark.reading import Partition, _rows, record_batches
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.spark.visible import Place, _named, require_seen, store_uuid
@@ -118,7 +118,7 @@ async def test_a_directory_without_anything_in_it_is_no_store(tmp_path: Path) ->
 async def test_an_audit_does_not_pass_by_what_it_does_not_see(store: Path) -> None:
     path = segments(store / "orders")[0]
     place = planned(store)[0][0].place
-    work = [_Piece(str(store), "orders", place, str(path), 0, 0, path.stat().st_size, last=False, copied=False)]
+    work = [_Piece(0, 0, place, str(path), 0, 0, path.stat().st_size, last=False, copied=False)]
     assert list(_check_all(work))
     another(store)
     with pytest.raises(aiodq.StoreNotFoundError, match="sees another store there"):
@@ -132,7 +132,7 @@ async def test_an_audit_does_not_take_for_deleted_what_it_sees_no_more(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs, whole = OsFileSystem(), str(store)
-    work = list(_pieces(fs, whole, "orders", store_uuid(fs, whole), snapshot(fs, whole, "orders")))
+    work = _pieces(_logs(fs, whole, None))
 
     def seen(fs: FileSystem, place: Place) -> None:
         require_seen(fs, place)
@@ -164,7 +164,7 @@ async def test_an_audit_knows_each_store_and_tells_of_what_it_found_in_order(
     assert [finding.path for finding in found.findings] == list(map(str, damaged))
     assert (found.segments, found.bytes) == (len(pieces), sum(piece.size for piece in pieces))
     uuids = {str(each): store_uuid(OsFileSystem(), str(each)) for each in (store, other)}
-    assert {piece.store: piece.place.store for piece in pieces} == uuids
+    assert {os.path.dirname(piece.place.directory): piece.place.store for piece in pieces} == uuids
     assert None not in uuids.values()
 
 
@@ -173,8 +173,8 @@ async def test_a_task_of_an_audit_hands_on_one_batch_of_what_it_found(store: Pat
     place, paths = planned(store)[0][0].place, segments(store / "orders")[:3]
     work = [
         _Piece(
-            str(store),
-            "orders",
+            number,
+            0,
             place,
             str(path),
             int(path.stem),
@@ -183,7 +183,7 @@ async def test_a_task_of_an_audit_hands_on_one_batch_of_what_it_found(store: Pat
             last=False,
             copied=False,
         )
-        for path in paths
+        for number, path in enumerate(paths)
     ]
     flip(paths[1], 500, 3)
     (found,) = list(_check_all(work))
@@ -191,7 +191,7 @@ async def test_a_task_of_an_audit_hands_on_one_batch_of_what_it_found(store: Pat
     assert (read["bytes"], read["reason"]) == (sum(path.stat().st_size for path in paths), None)
     assert read["records"] == int(segments(store / "orders")[3].stem) - sum(d["stop"] - d["first"] for d in damage)
     assert {row["path"] for row in damage} == {str(paths[1])}
-    assert all(row["records"] == row["bytes"] == 0 and row["reason"] for row in damage)
+    assert all(row["records"] is row["bytes"] is None and row["reason"] for row in damage)
     size = paths[0].stat().st_size
     paths[0].unlink()  # as its owner does, when retention lets it go
     (found,) = list(_check_all(work))
@@ -202,7 +202,7 @@ async def test_an_audit_takes_a_frame_that_is_cut_off_for_unfinished_only_at_the
     _, cut, *_ = segments(store / "orders")
     os.truncate(cut, cut.stat().st_size // 2)
     fs, whole = OsFileSystem(), str(store)
-    work = list(_pieces(fs, whole, "orders", store_uuid(fs, whole), snapshot(fs, whole, "orders")))
+    work = _pieces(_logs(fs, whole, None))
     (found,) = list(_check_all(work))
     read, *damage = found.to_pylist()
     assert {row["path"] for row in damage} == {str(cut)}

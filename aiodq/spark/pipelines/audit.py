@@ -3,58 +3,75 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from aiodq.errors import StoreNotFoundError
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import read_options
 from aiodq.spark.packing import OPENING_BYTES, pack, tasks_for
 from aiodq.spark.pipelines.session import check_stores, topics_option
 from aiodq.spark.pipelines.spread import spread
-from aiodq.spark.planning import snapshot, topics_of
-from aiodq.spark.visible import Place, require_seen, store_uuid
-from aiodq.storage.io.filesystem import name_exists
+from aiodq.spark.planning import beside_its_owner, topics_of
+from aiodq.spark.visible import Place, is_deleted, require_seen, store_uuid
+from aiodq.storage.offline.store_report import Finding
+from aiodq.storage.offline.verify_log import log_findings, plan_log
 from aiodq.storage.offline.verify_segment import check_segment
-from aiodq.storage.state.watermark import WATERMARK
+from aiodq.storage.store_layout import has_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from uuid import UUID
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.offline.verify_log import LogPlan, Span
     from aiodq.storage.offline.verify_segment import SegmentCheck
-    from aiodq.storage.read.snapshot import LogSnapshot
 
 __all__ = ["AuditFinding", "AuditSummary", "audit"]
 
 _FOUND: Final = (
-    "store STRING, topic STRING, path STRING, position BIGINT, reason STRING, "
-    "first BIGINT, stop BIGINT, records BIGINT, bytes BIGINT"
+    "log BIGINT, path STRING, position BIGINT, reason STRING, first BIGINT, stop BIGINT, "
+    "numbers ARRAY<BIGINT>, ends ARRAY<BIGINT>, records BIGINT, bytes BIGINT"
 )
 _SCHEMA: Final = pa.schema(
     [
-        *((name, pa.string()) for name in ("store", "topic", "path")),
+        ("log", pa.int64()),
+        ("path", pa.string()),
         ("position", pa.int64()),
         ("reason", pa.string()),
-        *((name, pa.int64()) for name in ("first", "stop", "records", "bytes")),
+        *((name, pa.int64()) for name in ("first", "stop")),
+        *((name, pa.list_(pa.int64())) for name in ("numbers", "ends")),
+        *((name, pa.int64()) for name in ("records", "bytes")),
     ]
 )
+_UNREADABLE: Final = -1
+"""Stands for the end of a segment in which nothing can be read."""
 
 
 _FASTER: Final = 8
 """Checking a segment takes only this share of the time of starting a task, so a task checks several."""
 
 
-class _Piece(NamedTuple):
-    """One segment as it is sent to a task, with all that `check_segment` needs."""
+class _Log(NamedTuple):
+    """A topic's log, and what is to be read of it."""
 
     store: str
     topic: str
+    place: Place
+    plan: LogPlan
+
+
+class _Piece(NamedTuple):
+    """One segment as it is sent to a task, with all that `check_segment` needs, and where it is in the work."""
+
+    number: int
+    log: int
     place: Place
     path: str
     base: int
@@ -70,7 +87,8 @@ class AuditFinding:
 
     Attributes:
         store, topic: the store and the topic.
-        path, position: the file, and the position in it.
+        path, position: the file, and the position in it; for messages that are missing, the segment after them, the
+            topic's watermark, or its description, which names what was missing at an opening.
         reason: a description.
         first, stop: the first offset that is lost and the one after the last; equal if none is, or if it is unknown.
     """
@@ -104,7 +122,9 @@ class AuditSummary:
 def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequence[str] | None = None) -> AuditSummary:
     """Read every byte of every segment, even while owners run. Tasks get equal shares. Nothing is written. Blocking.
 
-    Messages that retention or a purge has deleted are no finding, nor is an unfinished write.
+    It finds the damage that `aiodq verify` finds in a topic's segments, its description and its watermark, and the
+    messages that are missing. Messages that retention or a purge has deleted are no finding, nor is an unfinished
+    write. A store's other files, such as those of channels, are not read.
 
     Args:
         spark: the session.
@@ -119,39 +139,58 @@ def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequen
     began, fs = time.monotonic(), AnyFileSystem()
     check_stores(stores, topics)
     wanted = read_options({"path": os.fspath(stores), **topics_option(topics)})
-    findings: list[AuditFinding] = []
-    work: list[_Piece] = []
-    for store in wanted.stores:
-        uuid = store_uuid(fs, store)
-        for topic in topics_of(fs, store, wanted.topics):
-            log = snapshot(fs, store, topic)
-            findings += [
-                AuditFinding(store, topic, damage.path, damage.position, damage.reason, damage.first, damage.stop)
-                for damage in log.damages
-            ]
-            work += _pieces(fs, store, topic, uuid, log)
+    logs = [log for store in wanted.stores for log in _logs(fs, store, wanted.topics)]
+    work = _pieces(logs)
+    checked: list[dict[str, Span | None]] = [{} for _ in logs]
+    findings: list[tuple[int, Finding]] = []
     tasks = _tasks(work)
     records = size = 0
     for row in spread(spark, tasks, _check_all, _FOUND).collect() if tasks else ():
+        if row["reason"] is not None:
+            found = Finding("damage", row["path"], row["position"], row["reason"], row["first"], row["stop"])
+            findings.append((row["log"], found))
+            continue
         records += row["records"]
         size += row["bytes"]
-        if row["reason"] is not None:
-            place = row["store"], row["topic"], row["path"], row["position"]
-            findings.append(AuditFinding(*place, row["reason"], row["first"], row["stop"]))
-    unique = {(finding.path, finding.position, finding.first): finding for finding in findings}
-    ordered = sorted(unique.values(), key=lambda found: (found.store, found.topic, found.path, found.position))
+        for number, end in zip(row["numbers"], row["ends"], strict=True):
+            piece = work[number]
+            checked[piece.log][piece.path] = None if end == _UNREADABLE else (piece.base, end)
+    for number, log in enumerate(logs):
+        together = (*log.plan.findings, *log_findings(fs, log.plan, checked[number]))
+        findings += [(number, found) for found in together if found.severity == "damage"]
+    # What does not fit together may be the files of two topics: one that was deleted, and a new one of its name.
+    gone = {number for number in {number for number, _ in findings} if is_deleted(fs, logs[number].place)}
+    found_all = [
+        AuditFinding(*logs[number][:2], found.path, found.position, found.reason, found.first, found.stop)
+        for number, found in findings
+        if number not in gone
+    ]
+    ordered = sorted(found_all, key=lambda found: (found.store, found.topic, found.path, found.position))
     return AuditSummary(tuple(ordered), len(work), records, size, time.monotonic() - began)
 
 
-def _pieces(fs: FileSystem, store: str, topic: str, uuid: UUID | None, log: LogSnapshot) -> Iterator[_Piece]:
-    segments, place = log.view.segments, Place(log.directory, log.meta.uuid, uuid)
-    for number, segment in enumerate(segments):
-        last = number + 1 == len(segments)
-        durable_end = log.durable_end if last else segments[number + 1].base
-        # Looked up only where it matters: in object storage each look takes its time.
-        noted = not (last and segment.sealed) or durable_end >= segment.end
-        copied = not (noted or name_exists(fs, os.path.join(log.directory, WATERMARK)))
-        yield _Piece(store, topic, place, segment.path, segment.base, durable_end, segment.size, last, copied)
+def _logs(fs: FileSystem, store: str, topics: Sequence[str] | None) -> Iterator[_Log]:
+    """Yield what is to be read of a store's topics, without those that are deleted meanwhile."""
+    uuid, host = store_uuid(fs, store), socket.gethostname()
+    for topic in topics_of(fs, store, topics):
+        directory = os.path.join(store, topic)
+        try:
+            plan = beside_its_owner(partial(plan_log, fs, directory))
+        except StoreNotFoundError:
+            if has_topic(fs, store, topic):
+                raise
+            continue
+        yield _Log(store, topic, Place(directory, plan.meta.uuid, uuid, host, named=plan.named), plan)
+
+
+def _pieces(logs: Iterable[_Log]) -> list[_Piece]:
+    """Return the segments of logs."""
+    work: list[_Piece] = []
+    for number, log in enumerate(logs):
+        for one in log.plan.segments:
+            where = log.place, one.path, one.base, one.durable_end, one.found.size
+            work.append(_Piece(len(work), number, *where, last=one.last, copied=log.plan.copied))
+    return work
 
 
 def _tasks(work: Sequence[_Piece]) -> list[tuple[_Piece, ...]]:
@@ -172,25 +211,50 @@ def _check_all(pieces: Sequence[_Piece]) -> Iterator[pa.RecordBatch]:
         StoreNotFoundError: this machine does not have the topic and the store that they were planned from.
     """
     fs = AnyFileSystem()
-    for place in dict.fromkeys(piece.place for piece in pieces):
-        require_seen(fs, place)
-    read: dict[str, Any] = {"records": 0, "bytes": 0}
+    there = {place: _is_there(fs, place) for place in dict.fromkeys(piece.place for piece in pieces)}
+    read: dict[str, Any] = {"numbers": [], "ends": [], "records": 0, "bytes": 0}
     found: list[dict[str, Any]] = []
     for piece in pieces:
-        if not name_exists(fs, piece.path):
-            require_seen(fs, piece.place)
-            continue  # its owner deleted it meanwhile
-        check = check_segment(
-            fs, piece.path, piece.base, piece.place.topic, piece.durable_end, last=piece.last, copied=piece.copied
-        )
+        check = _checked(fs, piece) if there[piece.place] else None
+        if check is None:
+            continue
+        read["numbers"].append(piece.number)
+        read["ends"].append(_UNREADABLE if check.contents is None else check.end)
         read["records"] += check.records
         read["bytes"] += check.size
         found += _damage(piece, check)
     yield pa.RecordBatch.from_pylist([read, *found], _SCHEMA)
 
 
+def _is_there(fs: FileSystem, place: Place) -> bool:
+    """Return whether a topic is where it was planned; False if it was deleted since then.
+
+    Raises:
+        StoreNotFoundError: this machine does not have it.
+    """
+    try:
+        require_seen(fs, place)
+    except StoreNotFoundError:
+        if not is_deleted(fs, place):
+            raise
+        return False
+    return True
+
+
+def _checked(fs: FileSystem, piece: _Piece) -> SegmentCheck | None:
+    """Check a segment; None if its owner has deleted it meanwhile."""
+    try:
+        return check_segment(
+            fs, piece.path, piece.base, piece.place.topic, piece.durable_end, last=piece.last, copied=piece.copied
+        )
+    except StoreNotFoundError:
+        # Not only the segment may be gone, but the whole store: what a task does not see is no deletion.
+        _is_there(fs, piece.place)
+        return None
+
+
 def _damage(piece: _Piece, check: SegmentCheck) -> Iterator[dict[str, Any]]:
-    place = {"store": piece.store, "topic": piece.topic, "path": piece.path, "records": 0, "bytes": 0}
     for severity, position, reason, first, stop in check.findings:
         if severity == "damage":
-            yield {**place, "position": position, "reason": reason, "first": first, "stop": stop}
+            place = {"log": piece.log, "path": piece.path, "position": position}
+            yield {**place, "reason": reason, "first": first, "stop": stop}

@@ -105,7 +105,7 @@ class BatchSplits:
             gone = min(stop, log.begin) - 1
             _LOG.warning("topic %r: left out, as they were deleted before they were read: %d to %d", topic, first, gone)
         store, name = self._topics.place(topic)
-        place = Place(log.directory, log.meta.uuid, uuids[store], socket.gethostname())
+        place = Place(log.directory, log.meta.uuid, uuids[store], socket.gethostname(), named=log.named)
         whole = Split(name, place, log.view, max(first, log.begin), min(stop, log.view.stop))
         splits = list(splits_of(AnyFileSystem(), log, whole, options))
         self._tell_of_gap(topic, deleted_in(log, whole.start, whole.stop, gaps))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError, StorageError, StoreNotFoundError
-from aiodq.format.segment import topic_salt
 from aiodq.names import is_topic_name
 from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
@@ -17,20 +17,19 @@ from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import is_refused, os_errors
 from aiodq.storage.io.quarantine import is_quarantined
 from aiodq.storage.offline.store_report import FileReport, Finding, StoreReport
+from aiodq.storage.offline.verify_log import log_findings, plan_log
 from aiodq.storage.offline.verify_segment import SegmentCheck, check_segment
-from aiodq.storage.segments.offset_ranges import without
-from aiodq.storage.segments.segment_files import own_segments
-from aiodq.storage.state.assessment import CHANNELS, channel_directory, missing, repeats
+from aiodq.storage.state.assessment import CHANNELS, channel_directory
 from aiodq.storage.state.channel_files import CHECKPOINT, JOURNAL, read_channel, topic_of
 from aiodq.storage.state.holds import HOLDS, decode_hold
 from aiodq.storage.state.owner_stats import FIGURES
 from aiodq.storage.state.store_identity import STORE_FILE, read_identity
-from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, TopicMeta, describe
+from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, TopicMeta, find_meta
 from aiodq.storage.state.transactions.parked_transactions import ASIDE, may_be_topic, read_owed
 from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS, read_transactions
 from aiodq.storage.state.transactions.transaction_origins import ORIGINS, read_origins
-from aiodq.storage.state.watermark import WATERMARK, check_slots, is_foreign, noted_watermark, read_slot_file
-from aiodq.storage.store_layout import check_store_directory, in_the_way, list_topics, misplaced
+from aiodq.storage.state.watermark import WATERMARK
+from aiodq.storage.store_layout import check_store_directory, has_topic, in_the_way, list_topics, misplaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,12 +38,12 @@ if TYPE_CHECKING:
     from aiodq.storage.bulk.commits import Commit
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.offline.store_report import Kind
-    from aiodq.storage.state.assessment import Missing
 
 __all__ = ["verify_store"]
 
 _LINKED: Final = "a link to a topic's files, which no owner follows; put the topic's directory itself there"
-_LARGEST_NOTED: Final = 1 << 24
+_LOOKS: Final = 10
+"""At a topic that was deleted and created anew each time before all of it was read."""
 _OWN: Final = frozenset({TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, STORE_FILE})
 
 
@@ -104,11 +103,24 @@ def _whole_or_by_hand(
 def _topic(fs: FileSystem, directory: str, name: str) -> list[FileReport]:
     """Report a topic's files, or that they may not be read, which spoils the report on no other topic."""
     try:
-        return _TopicCheck(fs, directory, name).run()
+        return _whole_topic(fs, directory, name)
     except StorageError as error:
         if not is_refused(error):
             raise
         return [_by_hand(error.path, "topic", name, error.message)]
+
+
+def _whole_topic(fs: FileSystem, directory: str, name: str) -> list[FileReport]:
+    """Report one topic: begin again if it was deleted and created anew, as two topics' files do not fit together."""
+    for _ in range(_LOOKS - 1):
+        check = _TopicCheck(fs, directory, name)
+        with suppress(StoreNotFoundError):
+            files = check.run()
+            if check.is_current() or not any(one.severity == "damage" for file in files for one in file.findings):
+                return files
+        if not has_topic(fs, os.path.dirname(directory), name):
+            return []  # its owner deleted it meanwhile
+    return _TopicCheck(fs, directory, name).run()
 
 
 def _by_hand(path: str, kind: Kind, topic: str, reason: str) -> FileReport:
@@ -123,14 +135,12 @@ class _TopicCheck:
         self._fs = fs
         self._directory = directory
         self._name = name
-        self._copied = False
+        self._uuid: UUID | None = None
         self._files: list[FileReport] = []
         self._seen: set[str] = {CHANNELS}
 
     def run(self) -> list[FileReport]:
-        meta = self._description()
-        durable_end = self._watermark(topic_salt(meta.uuid))
-        self._segments(meta, durable_end)
+        meta = self._log()
         topic = topic_of(self._fs, self._directory)
         channels = os.path.join(self._directory, CHANNELS)
         blocked = name_exists(self._fs, channels) and not directory_exists(self._fs, channels)
@@ -151,77 +161,45 @@ class _TopicCheck:
                 self._files.append(_other(self._fs, os.path.join(self._directory, name), self._name))
         return self._files
 
+    def is_current(self) -> bool:
+        """Return whether the topic that was read is still the one of this name, as far as a file says."""
+        found = find_meta(self._fs, self._directory)
+        return not found.named or found.meta.uuid == self._uuid
+
     def _names(self, *below: str) -> list[str]:
         directory = os.path.join(self._directory, *below)
         with os_errors(directory):
             return _listed(self._fs, directory)
 
-    def _add(self, path: str, kind: Kind, size: int, records: int, findings: list[Finding]) -> None:
+    def _add(self, path: str, kind: Kind, size: int, records: int, findings: Iterable[Finding]) -> None:
         self._seen.add(os.path.relpath(path, self._directory))
         self._files.append(FileReport(path, kind, self._name, size, records, tuple(findings)))
 
-    def _description(self) -> TopicMeta:
-        path = os.path.join(self._directory, TOPIC_FILE)
-        meta, damages = describe(self._fs, self._directory)
-        size = len(read_file(self._fs, path) or b"")
-        self._add(path, "topic", size, 0, [Finding("damage", path, d.position, d.reason) for d in damages])
-        return meta
-
-    def _watermark(self, salt: int) -> int:
-        path = os.path.join(self._directory, WATERMARK)
-        data = read_file(self._fs, path, _LARGEST_NOTED)
-        self._copied = data is None
-        findings = [Finding(severity, path, at, reason) for severity, at, reason in check_slots(data)]
-        values = read_slot_file(self._fs, path)
-        if is_foreign(values, salt):
-            findings.append(Finding("damage", path, 0, "the watermark is another topic's"))
-        self._add(path, "watermark", len(data or b""), 0, findings)
-        return noted_watermark(values, salt)
-
-    def _segments(self, meta: TopicMeta, durable_end: int) -> None:
-        own, foreign = own_segments(self._fs, self._directory, meta.uuid, durable_end)
-        for path, found in foreign:
-            reason = "" if found.header_error is None else found.header_error.message
-            self._add(path, "segment", found.size, 0, [Finding("damage", path, 0, reason)])
-        checks: list[tuple[str, SegmentCheck]] = []
-        for one in own:
+    def _log(self) -> TopicMeta:
+        """Report the description, the watermark and the segments; return the description."""
+        plan = plan_log(self._fs, self._directory)
+        self._uuid = plan.meta.uuid
+        checks: dict[str, SegmentCheck] = {}
+        for one in plan.segments:
             with suppress(StoreNotFoundError):  # the owner deleted it meanwhile
-                check = check_segment(
-                    self._fs, one.path, one.base, meta.uuid, one.durable_end, last=one.last, copied=self._copied
+                checks[one.path] = check_segment(
+                    self._fs, one.path, one.base, plan.meta.uuid, one.durable_end, last=one.last, copied=plan.copied
                 )
-                checks.append((one.path, check))
-        self._report(meta, checks, durable_end)
-
-    def _report(self, meta: TopicMeta, checks: list[tuple[str, SegmentCheck]], durable_end: int) -> None:
-        """Report what was found in each segment, and which messages are in none of them."""
-        spans = [(check.base, check.end) for _, check in checks if check.contents is not None]
-        found = missing(self._fs, self._directory, meta, spans, durable_end)
-        gaps = {gap.place: gap for gap in found if without(gap.ranges, meta.lost)}
-        place, end = 0, None
-        for path, check in checks:
-            findings = [Finding(s, path, at, reason, first, stop) for s, at, reason, first, stop in check.findings]
-            if check.contents is not None:
-                if end is not None and (reason := repeats(check.base, end)):
-                    findings.append(Finding("damage", path, 0, reason))
-                if place in gaps:
-                    findings.append(_missing(path, gaps[place], "are missing"))
-                place, end = place + 1, max(end or 0, check.end)
-            self._add(path, "segment", check.size, check.records, findings)
-        self._lost(meta, spans)
-        if len(spans) in gaps:
-            path = os.path.join(self._directory, WATERMARK)
-            finding = _missing(path, gaps[len(spans)], "were durable and are missing")
-            self._files.append(FileReport(path, "watermark", self._name, 0, 0, (finding,)))
-
-    def _lost(self, meta: TopicMeta, held: list[tuple[int, int]]) -> None:
-        """Report what was missing at an opening and has not been put back."""
-        path = os.path.join(self._directory, TOPIC_FILE)
-        findings = tuple(
-            Finding("damage", path, 0, f"the messages {first} to {stop - 1} were missing at an opening", first, stop)
-            for first, stop in without(meta.lost, held)
-        )
-        if findings:
-            self._files.append(FileReport(path, "topic", self._name, 0, 0, findings))
+        spans = {path: None if one.contents is None else (one.base, one.end) for path, one in checks.items()}
+        planned, together = _by_path(plan.findings), _by_path(log_findings(self._fs, plan, spans))
+        description, watermark = (os.path.join(self._directory, name) for name in (TOPIC_FILE, WATERMARK))
+        self._add(description, "topic", len(read_file(self._fs, description) or b""), 0, planned[description])
+        self._add(watermark, "watermark", plan.watermark_bytes, 0, planned[watermark])
+        for path, size in plan.foreign:
+            self._add(path, "segment", size, 0, planned[path])
+        for path, check in checks.items():
+            own = [Finding(s, path, at, reason, first, stop) for s, at, reason, first, stop in check.findings]
+            self._add(path, "segment", check.size, check.records, [*own, *together[path]])
+        others: tuple[tuple[str, Kind], ...] = ((description, "topic"), (watermark, "watermark"))
+        for path, kind in others:
+            if path in together:
+                self._files.append(FileReport(path, kind, self._name, 0, 0, tuple(together[path])))
+        return plan.meta
 
     def _channel(self, name: str, start: int, topic: UUID | None, *, described: bool) -> None:
         directory = channel_directory(self._directory, name)
@@ -243,8 +221,11 @@ class _TopicCheck:
                 self._files.append(_other(self._fs, os.path.join(directory, entry), self._name))
 
 
-def _missing(path: str, gap: Missing, what: str) -> Finding:
-    return Finding("damage", path, 0, f"the messages {gap.first} to {gap.stop - 1} {what}", gap.first, gap.stop)
+def _by_path(findings: Iterable[Finding]) -> defaultdict[str, list[Finding]]:
+    found = defaultdict[str, list[Finding]](list)
+    for one in findings:
+        found[one.path].append(one)
+    return found
 
 
 def _identity(fs: FileSystem, store: str) -> Iterator[FileReport]:

@@ -63,6 +63,7 @@ class LogSnapshot:
         directory: the topic's.
         meta: its description, as read or reconstructed.
         described: whether it was read and not reconstructed: each look may give a reconstructed one another uuid.
+        named: whether a file says which topic it is, if only a segment: each look then gives the same uuid.
         durable_end: the noted watermark.
         view: what can be read.
         gaps: offsets in the view, or up to the watermark, that no segment holds and that were not given up.
@@ -77,6 +78,7 @@ class LogSnapshot:
         self.directory = directory
         self.meta: TopicMeta
         self.described: bool = False
+        self.named: bool = True
         self.durable_end: int = 0
         self.view: LogView = LogView((), 0, 0)
         self.gaps: list[Damage] = []
@@ -121,7 +123,7 @@ class LogSnapshot:
         """Look once; return whether it is another topic, and the path of the newest segment that was listed."""
         before = self.meta.uuid if self.view.segments else None
         self.unwalked = None
-        self.meta, self.damages, there = find_meta(self._fs, self.directory, self._known_meta)
+        self.meta, self.damages, there, self.named = find_meta(self._fs, self.directory, self._known_meta)
         self.described = there and not self.damages
         another = before not in {None, self.meta.uuid}
         if another:

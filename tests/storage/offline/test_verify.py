@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,6 +193,45 @@ def test_a_segment_that_is_deleted_meanwhile_is_left_out(store: Path) -> None:
 
     assert verified(store, Deleting()).ok
     assert not path.exists()
+
+
+@pytest.mark.parametrize("look", [1, 2, 3], ids=["the description", "the header", "all of it"])
+def test_what_an_owner_deletes_between_others_is_not_missing(tmp_path: Path, look: int) -> None:
+    """Where no channel has settled it, nothing but the listing tells that it was there."""
+    log = open_log(tmp_path / "t", segment_bytes=300)
+    put_each(log, [b"x" * 100] * 6)
+    log.close()
+    gone = segments(tmp_path / "t")[1 if look > 1 else 0]
+
+    class Deleting(WatchedFileSystem):
+        looks = 0
+
+        def open(self, path: str, *, write: bool = False, create: bool = False) -> Any:
+            self.looks += path == str(gone)
+            if self.looks == (look if look == 1 else look - 1):
+                gone.unlink(missing_ok=True)
+            return super().open(path, write=write, create=create)
+
+    assert verified(tmp_path, Deleting()).findings == ()
+    assert not gone.exists()
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["created again", "deleted"])
+def test_a_topic_that_is_deleted_meanwhile_is_left_out(store: Path, *, again: bool) -> None:
+    other = copy(store / "u", store.with_name("u"))
+    last = segments(store / "t")[-1]
+
+    class Deleting(WatchedFileSystem):
+        def open(self, path: str, *, write: bool = False, create: bool = False) -> Any:
+            if path == str(last) and last.exists():
+                shutil.rmtree(store / "t")
+                if again:
+                    shutil.copytree(other, store / "t")
+            return super().open(path, write=write, create=create)
+
+    report = verified(store, Deleting())
+    assert report.findings == ()
+    assert report.records == (6 if again else 3)
 
 
 def test_a_copy_with_an_unfinished_tail_is_ok(store: Path, tmp_path: Path) -> None:

@@ -199,9 +199,9 @@ def test_a_known_description_is_compared_with_the_segments_again_only_when_it_ch
     put_each(log, [b"x"])
     own = log.meta
     log.close()
-    assert find_meta(fs, str(topic), known) == (own, [], True)
+    assert find_meta(fs, str(topic), known) == (own, [], True, True)
     fs.reset()
-    assert find_meta(fs, str(topic), known) == (own, [], True)
+    assert find_meta(fs, str(topic), known) == (own, [], True, True)
     assert {call.path for call in fs.passed} == {str(topic / "topic.json")}
     (topic / "topic.json").write_bytes(written())
     for _ in range(2):
@@ -211,7 +211,7 @@ def test_a_known_description_is_compared_with_the_segments_again_only_when_it_ch
             ["the description is another topic's"],
         )
     save_meta(fs, str(topic), own)
-    assert find_meta(fs, str(topic), known) == (own, [], True)
+    assert find_meta(fs, str(topic), known) == (own, [], True, True)
 
 
 def test_most_segments_outvote_one_that_is_in_the_wrong_place(topic: Path, tmp_path: Path) -> None:

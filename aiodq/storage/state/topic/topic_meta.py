@@ -86,11 +86,19 @@ class TopicMeta:
 
 
 class FoundMeta(NamedTuple):
-    """A topic's description, what is wrong with it, and whether its file exists."""
+    """A topic's description, and where it comes from.
+
+    Attributes:
+        meta: the description.
+        damages: what is wrong with it.
+        there: whether its file exists.
+        named: whether a file says which topic it is; otherwise each look makes up another uuid.
+    """
 
     meta: TopicMeta
     damages: list[Damage]
     there: bool = True
+    named: bool = True
 
 
 def save_meta(fs: FileSystem, directory: str, meta: TopicMeta) -> None:
@@ -205,7 +213,7 @@ def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = No
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    meta, damages, there = find_meta(fs, directory)
+    meta, damages, there, _ = find_meta(fs, directory)
     for damage in damages:
         if damage.end:
             quarantine(fs, damage.path, 0, damage.end)
@@ -238,13 +246,16 @@ def find_meta(fs: FileSystem, directory: str, known: KnownMeta | None = None) ->
     try:
         meta = read_meta(fs, directory, known)
     except CorruptionError as error:
-        return FoundMeta(_rebuilt(fs, directory), [Damage(path, 0, len(read_file(fs, path) or b""), error.message)])
+        meta, named = _rebuilt(fs, directory)
+        damage = Damage(path, 0, len(read_file(fs, path) or b""), error.message)
+        return FoundMeta(meta, [damage], named=named)
     if known is not None and known.sound is not None and known.sound is meta:
         return FoundMeta(meta, [])
     segments = list_segments(fs, directory)
     if meta is None:
         missing = [Damage(path, 0, 0, "the topic's description is missing")] if segments else []
-        return FoundMeta(_rebuilt(fs, directory), missing, there=False)
+        meta, named = _rebuilt(fs, directory)
+        return FoundMeta(meta, missing, there=False, named=named)
     strangers: list[UUID] = []
     for topic in _topics(fs, segments):
         if topic == meta.uuid:
@@ -256,7 +267,7 @@ def find_meta(fs: FileSystem, directory: str, known: KnownMeta | None = None) ->
         return FoundMeta(meta, [])
     # Metadata never outranks data: if a swapped description were believed, every segment would be quarantined.
     size = len(read_file(fs, path) or b"")
-    return FoundMeta(_rebuilt(fs, directory), [Damage(path, 0, size, "the description is another topic's")])
+    return FoundMeta(_rebuilt(fs, directory)[0], [Damage(path, 0, size, "the description is another topic's")])
 
 
 def _is_marked(fs: FileSystem, directory: str, topic: UUID) -> bool:
@@ -274,8 +285,11 @@ def _topics(fs: FileSystem, segments: list[tuple[int, str]]) -> Iterator[UUID]:
                 yield header.topic
 
 
-def _rebuilt(fs: FileSystem, directory: str) -> TopicMeta:
-    """Reconstruct the uuid from what most segments say, and the channels from their directories."""
+def _rebuilt(fs: FileSystem, directory: str) -> tuple[TopicMeta, bool]:
+    """Reconstruct the uuid from what most segments say, and the channels from their directories.
+
+    The second value is whether any segment says it.
+    """
     segments = list_segments(fs, directory)
     most = Counter(_topics(fs, segments)).most_common(1)
     meta = TopicMeta(most[0][0] if most else uuid4(), segments[0][0] if segments else 0)
@@ -286,4 +300,4 @@ def _rebuilt(fs: FileSystem, directory: str) -> TopicMeta:
             with suppress(InvalidNameError):
                 if fs.is_directory(os.path.join(channels, name)):
                     meta.channels[check_name(name, "channel")] = meta.begin
-    return meta
+    return meta, bool(most)
