@@ -505,6 +505,13 @@ def test_an_audit_tells_of_each_finding_and_which_messages_it_costs(
     ]
 
 
+def test_a_compaction_that_keeps_nothing_says_so(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipelines, "start_session", lambda *_: Idle())
+    monkeypatch.setattr(pipelines, "compact", lambda *_, **__: CompactSummary("latest", 200, 0, 1.0))
+    done = ok("spark", "compact", store, "orders", "latest", "--drop-empty")
+    assert done.out == b"kept none of 200 messages: nothing was put into latest\n"
+
+
 @pytest.mark.parametrize(("more", "level"), [((), None), (("--conf", "spark.log.level=INFO"), "INFO")])
 def test_verbose_shows_what_java_warns_of(
     store: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], level: str | None

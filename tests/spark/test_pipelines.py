@@ -414,6 +414,30 @@ def test_the_latest_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
     assert found == [b"2", b"5", b"1", b"2", b"3", b"5", b"again"], "a key that was gone and is there again is kept"
 
 
+@pytest.mark.parametrize("messages", [0, 2])
+def test_a_compaction_that_keeps_nothing_is_done_under_its_name(
+    spark: SparkSession, tmp_path: Path, messages: int
+) -> None:
+    """Run again after a message has come, it would add that one, and the next run would add it a second time."""
+
+    async def put(*bodies: bytes) -> None:
+        async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os", retention=KEEP)) as opened:
+            opened.topic("prices").channel("c")
+            for body in bodies:
+                await opened.topic("prices").put(body, key=b"k")
+
+    asyncio.run(put(*[b"1", b""][:messages]))
+    done = compact(spark, tmp_path, "prices", "newest", drop_empty=True, txn_id="monday")
+    assert (done.read, done.kept, done.repeated) == (messages, 0, False)
+    assert compact(spark, tmp_path, "prices", "newest", drop_empty=True).kept == 0
+    asyncio.run(put(b"2"))
+    done = compact(spark, tmp_path, "prices", "newest", drop_empty=True, txn_id="monday")
+    assert (done.read, done.kept, done.repeated) == (0, 0, True)
+    assert aiodq.open_reader(tmp_path).topics() == ["prices"]
+    done = compact(spark, tmp_path, "prices", "newest", drop_empty=True, txn_id="tuesday")
+    assert (done.kept, [row["body"] for row in scanned(tmp_path, "newest")]) == (1, [b"2"])
+
+
 async def _put_again(path: Path, key: bytes) -> None:
     async with aiodq.open(path) as opened:
         await opened.topic("prices").put(b"again", key=key)

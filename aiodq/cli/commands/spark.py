@@ -378,6 +378,9 @@ def compact(  # noqa: PLR0913 - likewise
             f"nothing to do: {'the same' if txn_id is None else repr(txn_id)} was committed before into {into}"
         )
         return DONE
+    if not done.kept:
+        stdout().print(f"kept none of {counted(done.read, 'message')}: nothing was put into {done.into}")
+        return DONE
     stdout().print(f"kept {counted(done.kept, 'message')} of {done.read:,} in {done.into}: {done.seconds:.1f} s")
     return DONE
 

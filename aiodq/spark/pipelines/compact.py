@@ -100,6 +100,7 @@ def compact(  # noqa: PLR0913 - what there is to say
     A repeated run, also after one that was killed, adds nothing if the messages are the same. If they are not, use
     another topic, or a `txn_id`, which adds the result after the earlier one. A deleted topic is created again.
     A new topic takes bodies as large as the source topic does (`max_message_bytes`), an existing one as its own says.
+    If no message is kept, no topic is created, and one that is there stays as it is.
 
     Args:
         spark: the session.
@@ -124,22 +125,28 @@ def compact(  # noqa: PLR0913 - what there is to say
     store, place, writing = check_compact(store, topic, into, target, txn_id, segment_bytes)
     options = batch_options({"path": store, "topic": topic, **loss_option(lossy=lossy)})
     repeated = txn_id is not None and was_committed(writing, txn_id)
-    splits = [] if repeated else _planned(fs, options)
+    splits, named = [] if repeated else _planned(fs, options), txn_id is not None
     if splits and txn_id is None:
         txn_id = name_of_result(fs, place, into, splits, drop_empty=drop_empty, lossy=lossy)
         repeated = was_committed(writing, txn_id)
-    if repeated or not splits:
+    if repeated or not (splits or named):
         return CompactSummary(into, 0, 0, time.monotonic() - began, repeated=repeated)
     read, keyless, offsets = _latest(spark, splits, options, drop_empty=drop_empty)
     kept, run = keyless + len(offsets), uuid4().hex
-    if kept:
-        size = sum(map(bytes_of, splits)) * kept // max(read, 1)
-        parts = pack(splits, bytes_of, -(-size // (segment_bytes * _SEGMENTS)))
-        work = [_Piece(part, _between(offsets, part[0].start, part[-1].stop)) for part in parts]
+    # A run with a name is committed even if it keeps nothing: repeated, it would add what was put since.
+    if kept or named:
+        work = _work(splits, offsets, segment_bytes, kept / max(read, 1)) if kept else []
         how = {"topic": into, "segmentBytes": str(segment_bytes), "maxMessageBytes": _most(fs, store, topic)}
         kept = _write(_rows(spark, options, work), place, **how, txnId=txn_id, txnRun=run)
         repeated = was_committed_by_another(place, txn_id, run)
     return CompactSummary(into, read, 0 if repeated else kept, time.monotonic() - began, repeated=repeated)
+
+
+def _work(splits: Sequence[Split], offsets: Any, segment_bytes: int, share: float) -> list[_Piece]:  # noqa: ANN401 - numpy's
+    """Return what each task writes, of which this share is kept: several segments, as the last one is not full."""
+    size = int(sum(map(bytes_of, splits)) * share)
+    parts = pack(splits, bytes_of, -(-size // (segment_bytes * _SEGMENTS)))
+    return [_Piece(part, _between(offsets, part[0].start, part[-1].stop)) for part in parts]
 
 
 def _planned(fs: FileSystem, options: ReadOptions) -> list[Split]:
@@ -201,6 +208,8 @@ def _latest(
     spark: SparkSession, splits: Sequence[Split], options: ReadOptions, *, drop_empty: bool
 ) -> tuple[int, int, Any]:
     """Return the number of messages, the number without a key, and the sorted offsets of the latest of each key."""
+    if not splits:
+        return 0, 0, np.empty(0, np.int64)
     wanted = replace(options, columns=columns_of(["key", "offset", *(["body"] if drop_empty else [])]))
     tasks = pack_splits(splits, options)
     keys: DataFrame = spread(spark, tasks, partial(_keys, AnyFileSystem(), wanted), _KEYS_OF_SPARK)
