@@ -417,6 +417,32 @@ async def test_a_missing_segment_is_told_or_stepped_over(store: Path) -> None:
     assert len(read(store, endingOffsets=str(base))) == base
 
 
+@pytest.mark.filterwarnings("ignore")  # what an opening has to say of it is not tested here
+@pytest.mark.parametrize("channels", [(), ("one",), ("one", "two")])
+async def test_what_was_missing_at_an_opening_is_told_until_it_is_repaired(
+    store: Path, channels: tuple[str, ...]
+) -> None:
+    """The owner has settled it in every channel, as if it had been consumed there."""
+    async with aiodq.open(store) as opened:
+        for name in channels:
+            opened.topic("orders").channel(name, aiodq.ChannelOptions(start="earliest"))
+    before, gone, *_ = segments(store / "orders")
+    gone.unlink()
+    async with aiodq.open(store) as opened:
+        await opened.topic("orders").put(b"more")
+    told = f"the messages {int(gone.stem)} to .* are missing; a read with failOnDataLoss=false"
+    for options in ({}, {"startingOffsets": "0"}, {"startingOffsets": "3", "splitBytes": "1k"}):
+        with pytest.raises(aiodq.CorruptionError, match=told):
+            read(store, **options)
+    with pytest.raises(aiodq.CorruptionError, match="are missing"):
+        list(aiodq.open_reader(store).topic("orders").scan(strict=True))
+    left = read(store, failOnDataLoss="false")
+    assert read(store, endingOffsets=str(int(gone.stem))) == left[: int(gone.stem)]
+    assert before.exists()
+    repair_store(str(store), OsFileSystem())
+    assert read(store) == left == scanned(store)
+
+
 async def test_what_retention_deletes_during_a_read_is_told_or_stepped_over(store: Path) -> None:
     for strict in ("true", "false"):
         wanted = read_options({"path": str(store), "splitBytes": "1000", "failOnDataLoss": strict})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import StoreNotFoundError
@@ -14,6 +15,7 @@ from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.os_errors import os_errors, storage_error
 from aiodq.storage.io.quarantine import Damage
 from aiodq.storage.read.log_reader import LogView
+from aiodq.storage.segments.offset_ranges import without
 from aiodq.storage.segments.segment_contents import Contents, examine_growing
 from aiodq.storage.segments.segment_files import (
     durable_ends,
@@ -30,6 +32,8 @@ from aiodq.storage.state.topic.topic_meta import KnownMeta, find_meta
 from aiodq.storage.state.watermark import WATERMARK, noted_watermark, read_slot_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from aiodq.format.decode import IndexSingles
     from aiodq.storage.io.filesystem import File, FileSystem
     from aiodq.storage.segments.segment_files import Inspection, Segment
@@ -268,7 +272,19 @@ class LogSnapshot:
             path = segments[gap.place].path if gap.place < len(spans) else self.directory
             reason = f"the messages {gap.first} to {gap.stop - 1} are missing"
             self.gaps.append(Damage(path, 0, 0, reason, gap.first, gap.stop))
+        self.gaps += self._noted_gaps([(gap.first, gap.stop) for gap in self.gaps])
         self.damages += self.gaps
+
+    def _noted_gaps(self, found: Sequence[tuple[int, int]]) -> Iterator[Damage]:
+        """Yield what was missing between segments when an owner opened the log, and is not among what was found.
+
+        The owner has noted it and settled it in every channel, which then looks as if it had been consumed. Before the
+        first segment, retention may have deleted it by now with all around it.
+        """
+        for one, other in pairwise(self.view.segments if self.meta.lost else ()):
+            gap = [(one.end, other.base)]
+            for first, stop in without(self.meta.lost, [*without(self.meta.lost, gap), *self.meta.deleted, *found]):
+                yield Damage(other.path, 0, 0, f"the messages {first} to {stop - 1} are missing", first, stop)
 
 
 def _written(file: File, path: str, found: Inspection, known: _Grown | None) -> int:
