@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -179,10 +180,12 @@ def _is_there(fs: FileSystem, split: Split, options: ReadOptions) -> bool:
     return True
 
 
+@cache
 def _keep_memory() -> None:
     """Have each read reuse the memory of the read before: new memory would have to be cleared page by page.
 
     Once a block of some size was freed, glibc keeps blocks of up to that size instead of returning them to the system:
-    the dynamic threshold of mallopt(3). With another C library this does nothing.
+    the dynamic threshold of mallopt(3). With another C library this does nothing. It stays so: a second time in one
+    process, the block itself would only have to be cleared.
     """
     bytes(RUN_BYTES)

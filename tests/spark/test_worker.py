@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiodq.spark.options import write_options
+from aiodq.spark.reading import _keep_memory
 from aiodq.spark.writing.staged_rows import stage
 from tests.spark.clusters import environment
 from tests.spark.support import fill, read
@@ -50,3 +51,12 @@ def test_what_a_reused_worker_has_loaded_is_not_looked_through_behind_each_task(
     first, second = map(int, done.stdout.split())
     assert first == second, "once: what is garbage by then would never be collected"
     assert (first > 10_000) == reused
+
+
+async def test_a_worker_clears_no_memory_for_each_task(tmp_path: Path) -> None:
+    """What the first one has done for the process holds for all: again, it would take as long as reading megabytes."""
+    await fill(tmp_path / "s")
+    _keep_memory.cache_clear()
+    for _ in range(3):
+        reading(tmp_path / "s")
+    assert _keep_memory.cache_info()[:2] == (2, 1)
