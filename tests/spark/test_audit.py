@@ -15,6 +15,7 @@ import pytest
 import aiodq
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.spark.pipelines.audit import audit
+from aiodq.spark.pipelines.ship import ship
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.offline.verify_segment import check_segment
@@ -203,6 +204,17 @@ async def test_an_audit_finds_what_was_missing_at_an_opening(store: Path) -> Non
     (found,) = audited(store).findings
     assert (found.path, found.first, found.stop) == (str(store / "orders" / TOPIC_FILE), first, stop)
     assert as_verified(audited(store)) == verified(store)
+
+
+@pytest.mark.filterwarnings("ignore")
+async def test_what_was_missing_at_an_opening_is_not_missing_from_what_was_shipped_before_it(store: Path) -> None:
+    segments(store / "orders")[-1].unlink()
+    async with aiodq.open(store) as opened:
+        await opened.topic("orders").put(b"more")
+    shipped = ship(store, f"file://{store.with_name('lake')}").segments
+    done = audited(store.with_name("lake"))
+    assert (done.findings, done.segments) == ((), shipped)
+    assert len(audited(store).findings) == 1
 
 
 def test_an_audit_names_the_watermark_where_the_last_messages_are_missing(store: Path) -> None:

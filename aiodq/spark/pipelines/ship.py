@@ -250,8 +250,8 @@ def _tell_of(fs: FileSystem, log: LogSnapshot, place: str, store: UUID | None, s
         segments, gaps = {**shipped.segments, **named.segments}, (named if named.segments else shipped).before
         before = read_meta(fs, place)
         begin = log.begin if before is None else before.begin
-        # What was shipped stays for good: nothing is consumed there.
-        meta = replace(log.meta, begin=begin, channels={}, paused=frozenset(), channel_options={})
+        # What was shipped stays for good: nothing is consumed there, and shipping stops at what is missing.
+        meta = replace(log.meta, begin=begin, channels={}, paused=frozenset(), channel_options={}, lost=())
         # The store forgets a gap between two segments once retention has deleted the earlier one.
         _replace(f"{place}/{TOPIC_FILE}", encode_meta(replace(meta, deleted=_Manifest(segments).gaps)))
         # CRASH: the manifest is last: the next run finds that segments that it does not name yet are the same.
