@@ -440,7 +440,7 @@ async def test_what_was_missing_at_an_opening_is_told_until_it_is_repaired(
     assert read(store, endingOffsets=str(int(gone.stem))) == left[: int(gone.stem)]
     assert before.exists()
     repair_store(str(store), OsFileSystem())
-    assert read(store) == left == scanned(store)
+    assert read(store) == read(store, startingOffsets="0") == left == scanned(store)
 
 
 async def test_what_retention_deletes_during_a_read_is_told_or_stepped_over(store: Path) -> None:

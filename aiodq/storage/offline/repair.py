@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from aiodq.errors import CorruptionError, StorageError, StoreLockedError
@@ -31,6 +32,7 @@ from aiodq.storage.io.quarantine import quarantine, quarantine_file
 from aiodq.storage.offline.repair_segment import repair_segment
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.offline.verify_segment import check_segment
+from aiodq.storage.segments.offset_ranges import without
 from aiodq.storage.segments.segment_files import own_segments
 from aiodq.storage.state.assessment import CHANNELS, channel_directory, missing, repeats
 from aiodq.storage.state.channel_files import CHECKPOINT, JOURNAL, read_channel, topic_of
@@ -325,10 +327,13 @@ class _TopicRepair:
         """Repair every segment; return the offset after the last of them."""
         kept = self._belonging(meta, durable_end)
         spans = [(check.base, check.end) for _, check, _ in kept]
-        gaps = {gap.place: gap for gap in missing(self._fs, self._directory, meta, spans, durable_end)}
+        gaps = {gap.place: gap.stop for gap in missing(self._fs, self._directory, meta, spans, durable_end)}
+        for place, ((_, stop), (base, _)) in enumerate(pairwise(spans), 1):
+            # What was missing at an opening, its owner has settled in every channel, as if it had been consumed.
+            if stop < base and without(meta.lost, without(meta.lost, [(stop, base)])):
+                gaps.setdefault(place, base)
         for number, (path, check, contents) in enumerate(kept):
-            last, following = number == len(kept) - 1, gaps.get(number + 1)
-            end = check.end if following is None else following.stop
+            last, end = number == len(kept) - 1, gaps.get(number + 1, check.end)
             for what, where in repair_segment(self._fs, path, check, contents, end=end, last=last):
                 self._did(path, what, where)
         begin, end = (spans[0][0], spans[-1][1]) if spans else (durable_end, durable_end)
