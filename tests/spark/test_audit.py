@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 from collections import Counter
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -64,6 +65,12 @@ def as_verified(done: AuditSummary) -> tuple[Counter[tuple[Any, ...]], int]:
     return Counter(findings), done.records
 
 
+def _copy_if_there(source: str, target: str) -> None:
+    """Copy a file, which beside its owner may be gone since it was listed."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
+
+
 async def made(store: Path, draw: random.Random) -> None:
     """Make a store of up to three topics; sometimes as it is after its owner was killed."""
     retention = draw.choice([KEEP, aiodq.Retention(consumed="delete")])
@@ -83,7 +90,7 @@ async def made(store: Path, draw: random.Random) -> None:
                     message = await channel.get()
                     message.ack_nowait()
         if killed:
-            shutil.copytree(store, store.with_name("killed"))
+            shutil.copytree(store, store.with_name("killed"), copy_function=_copy_if_there)
     if killed:
         shutil.rmtree(store)
         store.with_name("killed").rename(store)
