@@ -230,7 +230,7 @@ def test_a_file_that_can_neither_be_synced_nor_closed_ends_the_store(
     call: Call, seed: int, record_property: Record
 ) -> None:
     faults = faults_of(every_operation, seed, call)
-    chosen = Random(seed).sample(faults, len(faults) // PROGRAMS[every_operation])
+    chosen = Random(seed).sample(faults, len(faults) // PROGRAMS[every_operation] // 2)
     try_all(every_operation, seed, chosen, record_property, _AlsoAtClose)
 
 

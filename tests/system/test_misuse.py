@@ -1110,11 +1110,11 @@ def test_keyboard_interrupt_before_a_worker_s_first_line_leaves_nobody_waiting(
 ) -> None:
     async def opened() -> aiodq.Queue:
         queue = await aiodq.open_queue(tmp_path, fs=QuickFileSystem())
-        await queue.put(b"0")
+        await queue.put_many([b"0", b"0"])
         return queue
 
     async def use() -> None:
-        await (await queue.get()).ack()
+        await asyncio.gather(*(message.ack() for message in await queue.get_many(2)))  # one would take no task
         await queue.put_many([b"1", b"2"])
         await queue.put(b"3" * (1 << 20))
 
