@@ -198,6 +198,21 @@ async def test_an_ack_for_whose_sync_no_thread_is_free_is_synced_with_the_next_o
             assert again.depth == 0
 
 
+async def test_whatever_the_sync_of_a_lone_ack_raises_somebody_is_told(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trapped(_: ChannelJournal) -> None:
+        raise ZeroDivisionError("a trap")
+
+    async with machine.jobs() as jobs:
+        await jobs.put_many([b"1", b"2"])
+        await (await jobs.get()).ack()
+        message = await jobs.get()
+        monkeypatch.setattr(ChannelJournal, "sync", trapped)
+        with pytest.raises(aiodq.StoreFailedError, match="a trap"):
+            await soon(message.ack())
+
+
 async def test_a_store_that_stops_while_the_ack_of_a_lone_consumer_is_synced_tells_it(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

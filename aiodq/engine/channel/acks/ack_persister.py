@@ -248,6 +248,8 @@ class AckPersister:
             self._unsynced[self._syncing[0]] = None  # for the next sync, if only no thread was free for this one
             self._not_written([self._syncing], error)
         self._syncing = None  # last: if Ctrl-C comes before, `fail` tells it
+        if error is not None and not isinstance(error, AiodqError):
+            raise error  # whatever it is, it stops the store, which tells those who wait
         self._gathering = self._urgent  # a turn more, as in `_gather`
         if self._urgent or self._jobs:
             self.worker.want()
