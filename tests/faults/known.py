@@ -76,6 +76,8 @@ class Sent:
     def settling_ended(self, process: Process, channel: str, error: BaseException | None) -> None:
         """Note how the call of this process that settles it ended."""
         self.put_down(process, channel)
+        if isinstance(error, aiodq.NotInFlightError) and self.dead.get(channel) is Known.PERHAPS:
+            self.dead[channel] = Known.NO  # a seek has settled it, without a dead letter
         if error is None and channel in self.settled:
             self.settled[channel] = Known.YES
             if self.dead.get(channel) is Known.PERHAPS:
