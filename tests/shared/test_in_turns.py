@@ -18,7 +18,7 @@ from aiodq.shared.connection.wires import packet_protocol
 from aiodq.shared.connection.wires.socket_wire import SocketWire
 from aiodq.shared.encoding.remote_errors import is_lost
 from aiodq.shared.server.session import Session
-from aiodq.wire.packets import Ping, Pong
+from aiodq.wire.packets import Open, Ping, Pong, Put
 from aiodq.wire.stream import Received, encode_packet
 from tests.shared.support import PATIENCE, QUICK, counts, two, until
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.shared.connection.wires.link_wire import LinkWire
-    from aiodq.wire.packets import Open
 
 MANY = 40
 
@@ -315,6 +314,50 @@ async def test_a_put_given_up_while_the_rest_is_opened_again_is_not_stored(tmp_p
         await (await channel.get()).ack()
         await waiting[1]
         assert (await channel.get()).body == b"third"
+
+
+@pytest.mark.usefixtures("short")
+async def test_channels_that_are_there_keep_no_put_waiting_until_they_are_open_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, receive = list[str](), Session.receive
+
+    def note(session: Session, received: Received) -> None:
+        packet: Any = received.packet
+        if isinstance(packet, Open | Put):
+            said.append(f"{packet.topic}/{packet.channel}" if isinstance(packet, Open) else "put")
+        receive(session, received)
+
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        channels = [topic.channel(f"channel-{number}") for number in range(20)]
+        for channel in channels:
+            await channel.refresh()
+        monkeypatch.setattr(Session, "receive", note)
+        await cut(link_of(client))
+        putting = asyncio.ensure_future(topic.put(b"x"))
+        while "jobs/channel-3" not in said:
+            await asyncio.sleep(0)
+        await client.topic("new").put(b"y")
+        await putting
+        for channel in channels:
+            assert (await channel.get()).body == b"x"
+    assert said.index("put") < said.index("jobs/channel-0")
+    assert said.index("put", said.index("new/")) < said.index("jobs/channel-19")
+
+
+@pytest.mark.usefixtures("short")
+async def test_a_channel_that_is_made_while_no_owner_answers_gets_what_was_put_then(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        await topic.channel("there").refresh()
+        await cut(link_of(client))
+        putting = asyncio.ensure_future(topic.put(b"x"))
+        latest = aiodq.ChannelOptions(start="latest")
+        made = [topic.channel(name, latest) for name in ("late", "made#ephemeral")]
+        await putting
+        for channel in made:
+            assert (await channel.get()).body == b"x"
 
 
 @pytest.mark.parametrize("held", [0, 1])

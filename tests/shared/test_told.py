@@ -13,6 +13,7 @@ import pytest
 import aiodq
 from aiodq.shared.server import owner as owner_module
 from aiodq.shared.server.open_handles import OpenHandles
+from aiodq.shared.server.owner import Owner
 from aiodq.wire.packets import Call, Done, Figures
 from tests.shared.support import PATIENCE, QUICK, RawClient, joined, owned, two, until
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.engine.monitoring.activity import Activity
-    from aiodq.shared.server.owner import Owner
 
 STEPS = 60
 SMALL = 1 << 16
@@ -194,6 +194,27 @@ async def test_what_is_idle_costs_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         await until(lambda: client.topic("t1").end_offset == 3)
         await idle(owner)
         assert len(set(looked)) == 2  # the topic, and its channel
+
+
+@pytest.mark.parametrize("rests", [False, True])
+async def test_an_owner_whose_clients_have_much_to_be_told_rests_from_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rests: bool
+) -> None:
+    monkeypatch.setattr(owner_module, "_FIGURES", 0.001)
+    monkeypatch.setattr(owner_module, "_APART", 1 << 40 if rests else 0)
+    told, tell = list[float](), Owner._tell_outdated
+
+    async def note(self: Owner) -> float:
+        told.append(await tell(self))
+        return told[-1]
+
+    monkeypatch.setattr(Owner, "_tell_outdated", note)
+    async with owned(tmp_path / "s", QUICK) as (store, _):
+        await store.topic("jobs").put(b"x")
+        await until(lambda: len(told) > (0 if rests else 3))
+        await asyncio.sleep(0.05)
+        assert (len(told) == 1) == rests
+        assert min(told) > 0.0
 
 
 async def test_offsets_are_known_once_the_topic_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -426,13 +426,15 @@ class Link:
         await in_turns(self._steps(wire))
 
     def _steps(self, wire: LinkWire) -> Iterator[None]:
-        """Open all channels again, then repeat the puts that they are to see; meanwhile users may open and put more."""
+        """Open all channels again, and repeat the puts that they are to see; meanwhile users may open and put more.
+
+        A channel that is there sees the puts also before it is opened: a topic of a thousand of them is put into again
+        long before the last one is open.
+        """
         while self._wire is wire:
-            if unopened := self.opened.unopened(self._handles):
-                for key in unopened:
-                    yield
-                    if self._wire is wire and key in self.opened and key not in self._handles:
-                        self._handles.open(*key)
+            unopened = self.opened.unopened(self._handles)
+            if first := [key for key in unopened if self._handles.is_first(*key)]:
+                yield from self._open_again(wire, first)
             elif unrepeated := [topic for topic in self._topics if topic not in self._repeated]:
                 for topic in unrepeated:
                     yield
@@ -441,11 +443,23 @@ class Link:
                         self._repeated.add(topic)
                         self._topics.of(topic).repeat()
                         self.give_up_puts(topic)
+            elif unopened:
+                yield from self._open_again(wire, unopened)
             else:
                 # INVARIANT: in this same step. Otherwise a new topic could get puts in between, never to be repeated.
                 self._ready = True
                 self._ask(Call("back", {}), patient=True)
                 release(self._waiting)
+                return
+
+    def _open_again(self, wire: LinkWire, keys: list[tuple[str, str]]) -> Iterator[None]:
+        """Open topics and channels, one in each step, until there are puts into a new topic."""
+        topics = len(self._topics)
+        for key in keys:
+            yield
+            if self._wire is wire and key in self.opened and key not in self._handles:
+                self._handles.open(*key)
+            if len(self._topics) > topics:
                 return
 
     async def _not_accepted(self, fail: Fail, wire: LinkWire) -> None:

@@ -54,6 +54,9 @@ _LONGEST_RECLAIM: Final = 5.0
 _FIGURES: Final = 0.1
 """Seconds between two checks of the counts, and of whether clients still hold what they think."""
 
+_APART: Final = 19
+"""The pause after such a check is at least so many times its length: with thousands of channels it takes its time."""
+
 _LOOK: Final = 1.0
 """Seconds between two checks whether this owner can still be found."""
 
@@ -181,25 +184,29 @@ class Owner:
 
     async def _tell(self) -> None:
         """Tell clients regularly of the counts that have changed, and of which messages were taken away."""
+        spent = 0.0
         try:
             while True:
-                await asyncio.sleep(_FIGURES)
+                await asyncio.sleep(max(_FIGURES, spent * _APART))
                 topics = list(self._active.take())
                 for session in self.clients:
                     session.handles.outdated.note_topics(topics)
-                await self._tell_outdated()
+                spent = await self._tell_outdated()
         finally:
             self._active.end()
             self.overview.end()
 
-    async def _tell_outdated(self) -> None:
+    async def _tell_outdated(self) -> float:
+        """Tell clients of all that is outdated; return for how many seconds others had to wait."""
         monotonic = self.engine.clock.monotonic
-        end = monotonic() + LONGEST_TURN
+        spent, begin = 0.0, monotonic()
         for session in self.clients:
             while session.handles.tell():
-                if monotonic() >= end:
+                if (now := monotonic()) - begin >= LONGEST_TURN:
+                    spent += now - begin
                     await asyncio.sleep(0)
-                    end = monotonic() + LONGEST_TURN
+                    begin = monotonic()
+        return spent + monotonic() - begin
 
     async def _stay_found(self) -> None:
         """Bind the socket's name again if a cleanup program has deleted it; end if the store has failed."""

@@ -13,7 +13,7 @@ from aiodq.wire.packets import Done, Fail, Open
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from aiodq.shared.connection.opened.listener import Listener
     from aiodq.shared.connection.opened.reopening import Opened, Reopening
@@ -88,11 +88,18 @@ class ClientHandles(HandleNumbers):
             surely(answer, lambda done: self._answered(topic, channel, opened, done.result()))
         return handle
 
+    def is_first(self, topic: str, channel: str) -> bool:
+        """Return whether it is opened before puts are repeated: a topic, or a channel that may have to be made."""
+        return not channel or self._meant(self._link.opened[topic, channel]) is None
+
+    def _meant(self, opened: Opened) -> Mapping[str, str] | None:
+        return opened.listener.meant(self._link.epoch) if self.version >= _EXISTING_SINCE else None
+
     def _packet(self, handle: int, topic: str, channel: str, opened: Opened | None) -> Open:
         """Return an OPEN that makes nothing anew which is known to have existed, if the owner knows such ones."""
         if opened is None:
             return Open(handle, topic, channel, {})
-        meant = opened.listener.meant(self._link.epoch) if self.version >= _EXISTING_SINCE else None
+        meant = self._meant(opened)
         if meant is None:
             return Open(handle, topic, channel, opened.options)
         return Open(handle, topic, channel, {**opened.options, **meant}, existing=True)
