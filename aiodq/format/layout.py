@@ -41,10 +41,13 @@ __all__ = [
     "padded",
     "u32_bytes",
     "words",
+    "written_size",
 ]
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 """The types of bodies and keys that are accepted, and that decoders read."""
+
+_ZEROS: Final = bytes(4096)
 
 VERSION: Final = 1
 """The format version this code writes, and the newest it reads."""
@@ -141,3 +144,15 @@ def words(data: BytesLike, code: Literal["I", "Q", "q"]) -> memoryview:
     swapped.frombytes(data)
     swapped.byteswap()
     return memoryview(swapped)
+
+
+def written_size(data: bytes) -> int:
+    """Return where the zeros at the end of `data` begin.
+
+    Comparing is fast, stripping is not, and most of a file that is allocated ahead is zeros.
+    """
+    end, block = len(data), len(_ZEROS)
+    while end >= block and data[end - block : end] == _ZEROS:
+        end -= block
+    start = max(end - block, 0)
+    return start + len(data[start:end].rstrip(b"\0"))

@@ -5,9 +5,9 @@ The owner recovers the store, then listens (`rendezvous`, `owner`). It serves ea
 `session`, the topics and channels that it has open by `open_handles`, and each channel of a connection by a `lending`.
 If nothing else is in progress, a put is written in the step in which it arrives (`client_puts`), and the thread that
 has synced it answers (`early_answers`). `aiodq.wire` defines the packets; rare requests are calls by name (`calls`).
-The owner tells every process of changes of options and pauses (`sent_states`, `watching`), and ten times a second of
-counts that may have changed since it was told (`outdated`). Each process asks once a second for the state of the whole
-store, and for the statistics of what has changed (`owner_report`); `overview` answers.
+The owner tells every process of changes of options and pauses (`sent_states`, `watching`), and up to ten times a second
+of counts that may have changed since it was told (`outdated`). Each process asks once a second for the state of the
+whole store, and for the statistics of what has changed (`owner_report`); `overview` answers.
 
 Every process, the owner's included, talks to the owner through a `link`, which looks for the next owner when one is
 gone (`owner_search`). If this process becomes the owner itself (`ownership`), packets pass without a socket
@@ -29,10 +29,10 @@ When the owner changes:
   existed does not make it anew. One of its first puts, unanswered while somebody deletes the topic, does: it is sent
   again as if it came after the deletion, which its caller cannot tell apart.
 - Topics and channels are opened again, in turns of the loop, with the options on disk if they were stored
-  (`reopening`). What has existed is not made again (`meant`): if it was deleted meanwhile, its objects raise
-  `QueueShutDown`, also if there is another one of that name by then. A channel that an earlier aiodq has made is known
-  only by its name. What is in memory ends with its owner, so the next one makes it, with the options that
-  it had, until others are named.
+  (`reopening`): before puts are sent again those that may have to be made, to see the puts, and the others after. What
+  has existed is not made again (`meant`): if it was deleted meanwhile, its objects raise `QueueShutDown`, also if there
+  is another one of that name by then. A channel that an earlier aiodq has made is known only by its name. What is in
+  memory ends with its owner, so the next one makes it, with the options that it had, until others are named.
 - A process claims the messages it holds from the next owner (RESUME, `resuming`). That owner delivers nothing that was
   put before until all clients that the previous owner noted in `#clients` have done so, or a second has passed; five
   seconds for clients whose process is alive but has not claimed yet.

@@ -27,6 +27,7 @@ from aiodq.format.layout import (
     LAG_UNKNOWN,
     MAX_RELATIVE,
     padded,
+    written_size,
 )
 from tests.format.support import (
     BASE,
@@ -46,6 +47,12 @@ from tests.format.support import (
 )
 
 CODECS = pytest.mark.parametrize("codec", [CODEC_NONE, CODEC_ZSTD])
+
+
+@given(st.binary(max_size=20), st.sampled_from([0, 1, 4076, 4096, 4097, 8192, 70_000]))
+def test_zeros_at_the_end_are_not_written(data: bytes, zeros: int) -> None:
+    assert written_size(data + bytes(zeros)) == len(data.rstrip(b"\0"))
+    assert written_size(data + bytes(zeros) + b"x") == len(data) + zeros + 1
 
 
 @given(puts_strategy)

@@ -29,7 +29,7 @@ from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.storage.bulk.adoption import adopt_pending, finish_adoptions, unadoptable
 from aiodq.storage.bulk.commit_lock import lock_commits, lock_store
 from aiodq.storage.bulk.commits import read_commits
-from aiodq.storage.io.durable_io import ensure_directory, sync_directory
+from aiodq.storage.io.durable_io import ensure_directory, sync_directory, sync_present
 from aiodq.storage.io.file_pool import PooledFileSystem
 from aiodq.storage.io.filesystem import directory_exists, locked, name_exists
 from aiodq.storage.io.lock import LOCK_NAME
@@ -336,8 +336,9 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
         if committed is not None:
             topic.left = _put_missing(fs, clock, log, committed.puts)
         dues: Iterable[tuple[int, int, int]] = delayed(fs, log.view()) if log.meta.channels else ()
+        if log.meta.channels:
+            _sync_channels(fs, log)
         for channel, start in log.meta.channels.items():
-            # Recovery has synced the topic's directory.
             topic.channels[channel] = open_channel(fs, clock, log, channel, start, dues, synced=True)
         for acks in () if committed is None else committed.acks:
             if acks.channel in topic.channels:
@@ -349,6 +350,15 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
         topic.abandon()
         raise
     return topic
+
+
+def _sync_channels(fs: FileSystem, log: TopicLog) -> None:
+    """Sync the names of all channels at once: with a sync for each, a thousand would keep the device busy."""
+    directory = os.path.join(log.directory, "channels")
+    # Recovery has synced the topic's directory.
+    ensure_directory(fs, directory, synced=True)
+    with os_errors(directory):
+        sync_present(fs, directory)
 
 
 def _pass_over(fs: FileSystem, topic: OpenedTopic, puts: Sequence[tuple[int, Puts]]) -> None:
@@ -450,14 +460,14 @@ def open_channel(  # noqa: PLR0917 - a channel hangs on that much
         channel: its name.
         start: the offset at which it began.
         dues: what `delayed` found in the log.
-        synced: see `ensure_directory`, of the directory of the topic's channels.
+        synced: see `ensure_directory`, of the directory of the topic's channels, and of the channel's own.
 
     Raises:
         StorageError: as mapped from the system's error, or as raised by `ChannelJournal`.
     """
     ensure_directory(fs, os.path.join(log.directory, "channels"), synced=synced)
     directory, described = os.path.join(log.directory, "channels", channel), channel in log.meta.channels
-    journal = ChannelJournal(fs, directory, start, log.meta.uuid, described=described)
+    journal = ChannelJournal(fs, directory, start, log.meta.uuid, described=described, synced=synced)
     try:
         wall, now = clock.now_ns(), monotonic_ns(clock)
         most = ChannelOptions().max_in_flight

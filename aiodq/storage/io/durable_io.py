@@ -11,6 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.errors import StorageError, StoreFailedError
+from aiodq.format.layout import written_size
+from aiodq.storage.io.file_pool import open_briefly
 from aiodq.storage.io.os_errors import os_errors, storage_error
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ __all__ = [
     "sync_failure",
     "sync_file",
     "sync_names",
+    "sync_present",
     "write_again",
     "write_all",
 ]
@@ -135,6 +138,12 @@ def sync_names(fs: FileSystem, path: str) -> None:
         raise
 
 
+def sync_present(fs: FileSystem, path: str) -> None:
+    """Call `sync_names` unless the directory may not be opened: then it was not aiodq that made what is in it."""
+    with suppress(PermissionError):
+        sync_names(fs, path)
+
+
 def sync_failure(cause: OSError, path: str) -> StoreFailedError:
     """Return the error for a failed sync, after which it is unknown what is on disk."""
     return StoreFailedError(f"fsync failed: {cause.strerror}; open the store again", path, errno=cause.errno)
@@ -199,7 +208,7 @@ def _written_end(file: File, end: int) -> int:
         start = max(end - len(_ZEROS), 0)
         data = file.read_at(end - start, start)
         if data != _ZEROS[: end - start]:
-            return start + len(data.rstrip(b"\0"))
+            return start + written_size(data)
         end = start
     return end
 
@@ -209,7 +218,7 @@ def _read(fs: FileSystem, path: str, read: Callable[[File], T]) -> T | None:
     try:
         if not fs.exists(path):
             return None
-        file = fs.open(path)
+        file = open_briefly(fs, path)
     except FileNotFoundError:
         return None  # it was deleted just now
     except OSError as cause:
@@ -268,12 +277,9 @@ def ensure_directory(fs: FileSystem, path: str, *, synced: bool = False) -> bool
     """
     with os_errors(path):
         if fs.is_directory(path):
-            if synced:
-                return False
-            # An owner that was killed may have created it without syncing its name. Where the parent may not be opened,
-            # it was not aiodq that created the directory.
-            with suppress(PermissionError):
-                sync_names(fs, os.path.dirname(path) or ".")
+            if not synced:
+                # An owner that was killed may have created it without syncing its name.
+                sync_present(fs, os.path.dirname(path) or ".")
             return False
         try:
             fs.make_directory(path)

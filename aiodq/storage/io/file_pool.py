@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import File, FileSystem, Lock
     from aiodq.storage.io.write_window import WriteWindow
 
-__all__ = ["PooledFile", "PooledFileSystem", "is_ready", "make_ready"]
+__all__ = ["PooledFile", "PooledFileSystem", "is_ready", "make_ready", "open_briefly"]
 
 T = TypeVar("T")
 
@@ -111,6 +111,11 @@ class PooledFileSystem:
         with self._changed:
             self.clean[pooled] = None
         return pooled
+
+    def open_briefly(self, path: str) -> File:
+        """Open a file to read it at once and close it again, which needs no place among the files that stay open."""
+        self._check_place(path)
+        return self._insist(lambda: self._fs.open(path))
 
     def listdir(self, path: str) -> list[str]:
         """See `FileSystem.listdir`."""
@@ -556,6 +561,11 @@ class PooledFile:
             file.close()
             raise OSError(errno.ESTALE, "the file is not as it was left; another program has changed it", self.path)
         return file
+
+
+def open_briefly(fs: FileSystem, path: str) -> File:
+    """Open a file to read it at once and close it again."""
+    return fs.open_briefly(path) if isinstance(fs, PooledFileSystem) else fs.open(path)
 
 
 def is_ready(file: File) -> bool:

@@ -22,7 +22,7 @@ from aiodq.format.journal import (
     decode_journal_header,
     encode_journal_header,
 )
-from aiodq.format.layout import ALIGNMENT
+from aiodq.format.layout import ALIGNMENT, written_size
 from aiodq.format.segment import topic_salt
 from aiodq.storage.io.durable_io import read_written
 from aiodq.storage.io.quarantine import Damage
@@ -119,7 +119,7 @@ def read_channel(
         # An owner killed amid a fold may leave an emptied journal, but only beside a checkpoint.
         damages.append(Damage(path, 0, 0, "the journal is missing" if data is None else "the journal is empty"))
     blocks = _read_journal(data, path, generation, damages)
-    unfinished = data is not None and len(data.rstrip(b"\0")) > blocks.end
+    unfinished = data is not None and written_size(data) > blocks.end
     torn = blocks.missing or unfinished
     return ChannelFiles(image, blocks.ops, blocks.generation, blocks.end, damages, torn, unfinished, sizes)
 
@@ -244,7 +244,7 @@ class _BlockSearch:
     def __init__(self, data: bytes, path: str) -> None:
         self._data = data
         self._path = path
-        self.last: int = len(data.rstrip(b"\0"))
+        self.last: int = written_size(data)
         # In a hostile file each few bytes may look like the start of a block that is as long as the file.
         self._left = _CHECKED
 

@@ -78,8 +78,9 @@ class ChannelJournal:
     """
 
     def __init__(
-        self, fs: FileSystem, directory: str, start: int, topic: UUID | None = None, *, described: bool = False
-    ) -> None:
+        self, fs: FileSystem, directory: str, start: int, topic: UUID | None = None, *, described: bool = False,
+        synced: bool = False,
+    ) -> None:  # fmt: skip
         """Open or create the channel's files.
 
         Args:
@@ -88,6 +89,7 @@ class ChannelJournal:
             start: where the channel began, used if no checkpoint can be read.
             topic: see `read_channel`.
             described: likewise.
+            synced: see `ensure_directory`, of the channel's directory.
 
         Raises:
             FormatVersionError: a newer version.
@@ -96,7 +98,7 @@ class ChannelJournal:
         self._fs = fs
         self._path = os.path.join(directory, JOURNAL)
         self._checkpoint = os.path.join(directory, CHECKPOINT)
-        ensure_directory(fs, directory)
+        ensure_directory(fs, directory, synced=synced)
         sweep_temporaries(fs, directory)
         found = read_channel(fs, directory, start, topic, described=described)
         self.image: ChannelImage = found.image

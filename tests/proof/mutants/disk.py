@@ -62,7 +62,7 @@ change(
 change(
     "the name of a directory that is found is not synced",
     ensure_directory,
-    'sync_names(fs, os.path.dirname(path) or ".")',
+    'sync_present(fs, os.path.dirname(path) or ".")',
     "None",
     "the first message",
     kills=True,
