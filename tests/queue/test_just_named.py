@@ -10,6 +10,7 @@ import pytest
 
 import aiodq
 from aiodq.delivery import deferrals
+from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.stats import topic_stats
 from aiodq.engine.store import channel_management
 from aiodq.engine.topic.creation import _ChannelGroup
@@ -20,6 +21,7 @@ from tests.compiled import is_compiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 MESSAGES = [b"%d" % number for number in range(20)]
 HOUR = 3600
@@ -316,3 +318,29 @@ async def test_from_a_moment_on_it_counts_once_it_is_there(machine: Machine) -> 
         found = await soon(new.peek())
         assert found is not None
         assert (found.body, new.depth) == (b"0", 20)
+
+
+@pytest.mark.parametrize("sync", ["os", "interval", "always"])
+async def test_settling_in_asks_no_thread_for_anything_unless_something_is_under_way(
+    sync: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, start = list[object](), WorkerThreads.start
+
+    def note(threads: WorkerThreads, function: Any, report: Any, then: Any = None) -> None:
+        started.append(function)
+        start(threads, function, report, then)
+
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync=sync, sync_interval=HOUR)) as store:
+        topic = store.topic("jobs")
+        await topic.put(b"x")
+        await topic.settle_in()
+        monkeypatch.setattr(WorkerThreads, "start", note)
+        for _ in range(3):
+            await topic.settle_in()
+        assert not started
+        topic.put_nowait(b"y")
+        channel = topic.channel("new")
+        await topic.settle_in()
+        assert started
+        assert channel.depth == 2
+        assert topic.end_offset == 2

@@ -468,6 +468,7 @@ async def get_what_is_due(store: aiodq.Store) -> None:
 
 
 async def settle_in(store: aiodq.Store) -> None:
+    store.topic("queue").put_nowait(b"1")  # else there is nothing to wait for
     await store.topic("queue").settle_in()
 
 
@@ -552,7 +553,7 @@ def test_keyboard_interrupt_as_a_thread_is_given_work_on_the_log_leaves_nobody_w
     running = LOOPS[loop]()
     try:
         queue = running.run_until_complete(opened())
-        waiting = running.create_task(queue.topic.settle_in())
+        waiting = running.create_task(queue.purge())
         with monkeypatch.context() as patched:
             patched.setattr("aiodq.engine.loop.worker_threads.WorkerThreads.start", interrupted)
             with pytest.raises(KeyboardInterrupt):
