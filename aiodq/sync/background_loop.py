@@ -227,6 +227,8 @@ class BackgroundLoop:
         self._kept: Final[set[asyncio.Task[Any]]] = set()
         self._inbox: Final[deque[Callable[[], None]]] = deque()
         self._stop = asyncio.Event()
+        self._taken = threading.Lock()
+        """Taken for good by who has the loop: its thread, or a caller whose `start` has failed and who closes it."""
         # A daemon: otherwise the interpreter would wait for it before `aiodq.sync.loop_thread` could end it.
         self.thread: Final = threading.Thread(target=self._serve, name=f"aiodq {path}", daemon=True)
 
@@ -244,9 +246,14 @@ class BackgroundLoop:
             raise WrongContextError(hindrance)
         try:
             self.thread.start()
-        except RuntimeError as cause:
-            self.ended = True
-            self.loop.close()
+        except BaseException as cause:
+            if self._taken.acquire(blocking=False):
+                self.ended = True
+                self.loop.close()
+            else:
+                self.post(self.stop)  # interrupted while it waited for the thread, which has begun
+            if (interruption := _interruption(cause)) is not None:
+                raise interruption from None
             raise StorageError(f"no thread is free: {cause}", self.path) from cause
 
     def post(self, callback: Callable[[], None]) -> bool:
@@ -282,6 +289,8 @@ class BackgroundLoop:
             callback()
 
     def _serve(self) -> None:
+        if not self._taken.acquire(blocking=False):
+            return
         try:
             self.loop.run_until_complete(self._until_stopped())
         finally:
@@ -302,6 +311,14 @@ class BackgroundLoop:
 def _put_in_blocking_words(error: AiodqError) -> None:
     """Have the calls that an error's text advises written as they are here: it comes from the asyncio objects."""
     error.args = tuple(_ADVICE.sub("", arg) if isinstance(arg, str) else arg for arg in error.args)
+
+
+def _interruption(error: BaseException) -> BaseException | None:
+    """Return what has interrupted the start of a thread; None if the system refused it."""
+    if not isinstance(error, RuntimeError):
+        return error
+    # An interruption just after `threading` has released a lock makes it release that once more, which fails.
+    return error.__context__ if "lock" in str(error) else None
 
 
 def _closed() -> QueueShutDown:

@@ -295,6 +295,34 @@ def test_an_interrupted_open_leaves_nothing(tmp_path: Path) -> None:
     aiodq.sync.open(tmp_path).close()
 
 
+@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_interruption_while_the_thread_starts_is_raised_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool, locked: bool
+) -> None:
+    """Also if it comes just after `threading` has released a lock, which it then fails to release once more."""
+    start, started = threading.Thread.start, []
+
+    def interrupted(thread: threading.Thread) -> None:
+        started.append(thread)
+        if begun:
+            start(thread)
+        lock = threading.Lock()
+        with lock if locked else nullcontext():
+            if locked:
+                lock.release()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(threading.Thread, "start", interrupted)
+        aiodq.sync.open(tmp_path)
+    if begun:
+        started[0].join(WATCHDOG)
+        assert not started[0].is_alive()
+    gc.collect()  # pytest reports what a finalizer raises
+    aiodq.sync.open(tmp_path).close()
+
+
 def test_nothing_is_called_in_which_a_message_could_be_lost_once_its_getter_has_it(tmp_path: Path) -> None:
     called: list[str] = []
 
