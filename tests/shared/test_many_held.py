@@ -193,6 +193,45 @@ async def test_what_waits_for_the_outcome_of_a_cancelled_transaction_is_sent_in_
     assert most == 1
 
 
+async def test_what_waits_for_the_outcome_of_a_cancelled_transaction_is_sent_though_one_turn_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does without memory for a packet: all of it is sent again over another connection."""
+    monkeypatch.setattr(in_turns, "LONGEST_TURN", 0.0)
+    full = aiodq.StoreOptions(sync="os", max_messages=1)
+    send, left = SettlementSender.send, 3
+
+    def sending(self: SettlementSender, settling: SentSettlement) -> None:
+        nonlocal left
+        if settling.make is not None and self._settling.decided(settling.numbers):
+            left -= 1
+            if not left:
+                raise MemoryError
+        send(self, settling)
+
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue, other = client.queue("jobs"), client.topic("other", full)
+        await other.channel("c").refresh()
+        await other.put(b"x")
+        messages = await taken(queue, 10)
+
+        async def commit() -> None:
+            async with client.transaction() as tx:
+                tx.ack_many(messages)
+                tx.put("other", b"x")
+
+        committing = asyncio.create_task(commit())
+        await until(lambda: not messages[0].held)
+        await queue.refresh()  # by now the owner waits for room
+        monkeypatch.setattr(SettlementSender, "send", sending)
+        committing.cancel()
+        await asyncio.wait([committing])
+        await asyncio.gather(*(message.nack() for message in messages))
+        await queue.sync()
+        assert await counts(queue) == (10, 0, 0)
+    assert left < 0
+
+
 async def test_what_waits_is_sent_though_the_connection_ends_amid_its_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -551,7 +551,7 @@ class Link:
             self._wire.close()
 
     def again(self) -> None:
-        """Connect again in a moment, as the owner could not tell what is held here."""
+        """Connect again in a moment, as the owner could not tell what is held here, or was not sent all of it."""
         if self._wire is not None:
             asyncio.get_running_loop().call_later(_RETRY, self._wire.close)
 

@@ -10,7 +10,7 @@ from aiodq.delivery.leases import ACKED, SETTLED
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.lease.held_by_task import HeldByTask
-from aiodq.engine.loop.futures import release, wait_in
+from aiodq.engine.loop.futures import release, surely, wait_in
 from aiodq.errors import again, not_in_flight
 from aiodq.options import ChannelOptions, next_wait
 from aiodq.shared.connection.in_turns import BACK_AT_ONCE
@@ -438,7 +438,12 @@ class RemoteSettlement:
         self.end_commit(reserved if settled else (), settled=settled)
         release(self._claimers)
         if self._sender.claimed:
-            self._settling.send_in_turns(waiting, self._sender.send)
+            surely(self._settling.send_in_turns(waiting, self._sender.send), self._sent)
+
+    def _sent(self, sending: asyncio.Future[None]) -> None:
+        """Have all that waits sent again, if some of it could not be sent, as without memory for a packet."""
+        if sending.exception() is not None:
+            self._topic.link.again()
 
     def acks(self, handle: Callable[[str, str], int], reserved: Sequence[Reserved]) -> list[Ack]:
         """Return these messages in the owner's terms, including those no longer held, so that it refuses them."""

@@ -134,10 +134,16 @@ class Settling(dict[SentSettlement, None]):
         self.undecided: list[RangeSet] = []
         self.later: dict[SentSettlement, None] = {}
 
-    def send_in_turns(self, those: Iterable[SentSettlement], send: Callable[[SentSettlement], None]) -> None:
-        """Send settlements by `send`, each once, in turns of the loop if they are very many."""
+    def send_in_turns(
+        self, those: Iterable[SentSettlement], send: Callable[[SentSettlement], None]
+    ) -> asyncio.Future[None]:
+        """Send settlements by `send`, each once, in turns of the loop if they are very many.
+
+        Returns:
+            A future of the end; it fails as `send` does, and then those behind are not sent.
+        """
         self.later.update(dict.fromkeys(those))
-        in_turns(self._send_later(send))
+        return in_turns(self._send_later(send))
 
     def _send_later(self, send: Callable[[SentSettlement], None]) -> Iterator[None]:
         while self.later:
