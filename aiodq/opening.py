@@ -115,8 +115,9 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
 
     def _shared_by(self, pid: int | None) -> StoreLockedError:
         waited = f"; waited {self._manner.wait:g} s for it" if self._manner.wait else ""
+        owner = f"process {pid}" if pid else "another process"
         return StoreLockedError(
-            f"process {pid or 'unknown'} owns the store and shares it with others, so it cannot be opened exclusively: "
+            f"{owner} owns the store and shares it with others, so it cannot be opened exclusively: "
             'write aiodq.open(path, mode="shared") here as well, or mode="client" never to own it, or stop them all'
             f"{waited}",
             self._path,

@@ -57,6 +57,9 @@ async def test_who_wants_a_store_alone_that_others_share_is_told_so(tmp_path: Pa
         (tmp_path / "s" / LOCK_NAME).write_text(record.replace(str(pid), f"{os.getpid()}"))
         with pytest.raises(aiodq.StoreLockedError, match=f"process {os.getpid()} owns the store and shares it"):
             await aiodq.open(tmp_path / "s")
+        (tmp_path / "s" / LOCK_NAME).write_text("")  # as where another user may not read it
+        with pytest.raises(aiodq.StoreLockedError, match=r"^another process owns the store and shares it"):
+            await aiodq.open(tmp_path / "s")
 
 
 @pytest.mark.slow_on_uvloop  # whom it is about is another process

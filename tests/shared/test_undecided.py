@@ -41,7 +41,12 @@ async def full(_search: OwnerSearch) -> NoReturn:
 def test_no_reason_why_nobody_else_owns_the_store_is_one_why_a_call_was_refused(kind: type[aiodq.StorageError]) -> None:
     told = undecided(kind("as it is so", "s"), "s")
     assert type(told) is aiodq.OwnerLostError
-    assert "as it is so" in str(told)
+    assert str(told).endswith("no other one is found: as it is so [s]")
+
+
+def test_of_what_keeps_others_from_owning_the_store_the_file_is_named_that_is_another_than_the_store() -> None:
+    assert str(undecided(aiodq.StorageError("as it is so", "s/jobs"), "s")).endswith("as it is so [s/jobs] [s]")
+    assert str(undecided(aiodq.CorruptionError("as it is so", "s", 8), "s")).endswith("as it is so [s at byte 8] [s]")
 
 
 @pytest.mark.parametrize("kind", [aiodq.OwnerLostError, aiodq.OwnerStalledError, aiodq.StoreFailedError])

@@ -57,7 +57,8 @@ def undecided(error: Exception, directory: str) -> Exception:
     """
     if not isinstance(error, StorageError) or isinstance(error, (OwnerLostError, OwnerStalledError, StoreFailedError)):
         return copy(error)
-    text = f"the owner of the store went before it answered, and no other one is found: {error}"
+    reason = error.message if (error.path, error.position) == (directory, None) else error  # the path is named once
+    text = f"the owner of the store went before it answered, and no other one is found: {reason}"
     return OwnerLostError(text, directory)
 
 
