@@ -228,7 +228,7 @@ class BackgroundLoop:
         self._inbox: Final[deque[Callable[[], None]]] = deque()
         self._stop = asyncio.Event()
         self._taken = threading.Lock()
-        """Taken for good by who has the loop: its thread, or a caller whose `start` has failed and who closes it."""
+        """Taken for good by who has the loop: its thread, or who closes it as no thread has it."""
         # A daemon: otherwise the interpreter would wait for it before `aiodq.sync.loop_thread` could end it.
         self.thread: Final = threading.Thread(target=self._serve, name=f"aiodq {path}", daemon=True)
 
@@ -241,20 +241,30 @@ class BackgroundLoop:
         """
         hindrance = _hindrance_among_greenlets() if threads_are_greenlets() else None
         if hindrance is not None:
-            self.ended = True
-            self.loop.close()
+            self._close_unused()
             raise WrongContextError(hindrance)
         try:
             self.thread.start()
         except BaseException as cause:
-            if self._taken.acquire(blocking=False):
-                self.ended = True
-                self.loop.close()
-            else:
+            if not self._close_unused():
                 self.post(self.stop)  # interrupted while it waited for the thread, which has begun
             if (interruption := _interruption(cause)) is not None:
                 raise interruption from None
             raise StorageError(f"no thread is free: {cause}", self.path) from cause
+
+    def drop(self) -> None:
+        """End the loop once everything on it has ended, as all handles are gone. From any thread, without waiting."""
+        self.dropped = True
+        if not self._close_unused():  # unless an interruption came before `start`
+            self.post(self.stop)
+
+    def _close_unused(self) -> bool:
+        """Close the loop if its thread does not have it; return whether that is so."""
+        if not self._taken.acquire(blocking=False):
+            return False
+        self.ended = True
+        self.loop.close()
+        return True
 
     def post(self, callback: Callable[[], None]) -> bool:
         """Call something on the loop; return False if the loop has ended. From any thread, without waiting."""

@@ -61,8 +61,7 @@ class LoopThread(Uncopied):
         """End the thread, once the store is closed, which the engine's own handles bring about."""
         loop = getattr(self, "_loop", None)  # None if a signal's handler has raised before there was one
         if loop is not None and loop.pid == os.getpid():
-            loop.dropped = True
-            loop.post(loop.stop)
+            loop.drop()
 
     def own(self, close: Callable[[], Awaitable[None]]) -> None:
         """Register what closes the store when the interpreter exits."""

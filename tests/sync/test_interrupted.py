@@ -15,7 +15,7 @@ import pytest
 
 import aiodq
 import aiodq.sync
-from aiodq.sync.background_loop import Turn
+from aiodq.sync.background_loop import BackgroundLoop, Turn
 from aiodq.sync.loop_thread import LoopThread
 from tests.processes import WATCHDOG
 
@@ -293,6 +293,25 @@ def test_an_interrupted_open_leaves_nothing(tmp_path: Path) -> None:
         LoopThread(str(tmp_path))
     gc.collect()  # pytest reports what a finalizer raises
     aiodq.sync.open(tmp_path).close()
+
+
+@pytest.mark.parametrize("greenlets", [False, True])
+def test_an_open_that_is_interrupted_before_its_thread_starts_leaves_no_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, greenlets: bool
+) -> None:
+    loops: list[BackgroundLoop] = []
+
+    def interrupted(loop: BackgroundLoop) -> None:
+        loops.append(loop)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(BackgroundLoop, "start", interrupted)
+        patch.setattr("aiodq.sync.background_loop.threads_are_greenlets", lambda: greenlets)  # another kind of loop
+        aiodq.sync.open(tmp_path)
+    loop = loops.pop().loop
+    gc.collect()
+    assert loop.is_closed()
 
 
 @pytest.mark.parametrize("locked", [False, True])
