@@ -144,6 +144,28 @@ async def test_once_the_file_is_gone_a_running_store_takes_up_what_is_owed(machi
         assert await shown(store, "made") == [b"a", b"b", b"c"]
 
 
+async def test_nothing_comes_before_what_is_owed_where_the_disk_is_full(machine: Machine) -> None:
+    await committed(machine)
+    planted(machine, "made")
+    async with machine.store() as store:
+        machine.fs.remove("/s/made")
+        # The first write there is the header.
+        machine.fs.plan.add(Fault("write", 2, "ENOSPC", lasting=True, match="/made/00000000000000000000.seg"))
+        with pytest.raises(aiodq.DiskFullError, match="free some") as caught:
+            await soon(store.topic("made").put(b"c"))
+        assert caught.value.path == "/s/made"
+        with pytest.raises(aiodq.DiskFullError):
+            await soon(store.topic("made").put(b"c"))
+        assert len(machine.fs.listdir(f"/s/{ASIDE}")) == 1
+        machine.fs.plan.clear()
+        assert await soon(store.topic("made").put(b"c")) == 2
+        assert await shown(store, "made") == [b"a", b"b", b"c"]
+        assert machine.fs.listdir(f"/s/{ASIDE}") == []
+        machine.crash()
+    async with machine.store() as store:
+        assert await shown(store, "made") == [b"a", b"b", b"c"]
+
+
 async def test_repair_makes_way(machine: Machine) -> None:
     await committed(machine)
     planted(machine, "made")

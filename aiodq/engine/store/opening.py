@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import defaultdict
 from contextlib import ExitStack
@@ -401,15 +402,21 @@ def make_log(  # noqa: PLR0917 - as `open_channel`
 
     Raises:
         InvalidNameError: the file system takes the name for another topic's.
+        DiskFullError: there is no room for its parked transactions. Calling it again is safe.
         StorageError: as mapped from the system's error.
     """
     _require_own_directory(fs, store, name)
     owed = read_owed(fs, store).get(name, [])
     committed = _committed_in(block for one in owed for block in one.blocks).get(name)
     topic = open_topic(fs, clock, store, name, record.options, committed, record)
-    if not topic.left:
-        # They are synced there, and nothing can have been deleted yet.
-        drop_owed(fs, owed)
+    if topic.left:
+        # INVARIANT: nothing is put behind transactions before all of them are there, nor is anything deleted: what is
+        # there shows what was applied. The next attempt, or the next owner, applies the rest.
+        topic.abandon()
+        text = "no space left for what transactions committed to this topic: free some, and try again"
+        raise DiskFullError(text, topic.log.directory, errno=errno.ENOSPC, retriable=True)
+    # They are synced there, and nothing can have been deleted yet.
+    drop_owed(fs, owed)
     if identity is not None:
         _make_identity(identity, topic)
     return topic.log
