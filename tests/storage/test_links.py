@@ -25,6 +25,7 @@ from aiodq.storage.bulk.commits import (
 )
 from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.holds import HOLDS, Hold, write_hold
@@ -111,6 +112,29 @@ async def test_a_file_of_the_store_s_that_is_none_is_reported(name: str, how: st
         await aiodq.open(store)
     found = [(found.path, found.by_hand) for found in verify_store(str(store), OsFileSystem()).damages]
     assert found == [(str(store / name), True)]
+
+
+@pytest.mark.parametrize("how", ["link", "directory", "pipe"])
+def test_a_lock_that_no_owner_takes_is_reported_and_left_alone(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, fs = tmp_path / "s", OsFileSystem()
+    a_store(store)
+    lock = store / LOCK_NAME
+    lock.unlink(missing_ok=True)
+    if how == "link":
+        lock.symlink_to(tmp_path / "elsewhere")
+    elif how == "directory":
+        lock.mkdir()
+    else:
+        os.mkfifo(lock)
+    with pytest.raises(aiodq.NotAStoreError, match="remove it if no one owns the store"):
+        repair_store(str(store), fs)
+    (found,) = verify_store(str(store), fs).damages
+    assert (found.path, found.by_hand) == (str(lock), True)
+    assert run(["verify", str(store)]) == 1
+    assert "remove it if no one does" in " ".join(capsys.readouterr().out.split())
+    assert lock.is_symlink() or lock.exists()
 
 
 PLACES = [(name, how) for name in ("t/channels", "t/channels/one") for how in ("link", "file")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import defaultdict
 from contextlib import suppress
@@ -44,7 +45,8 @@ __all__ = ["verify_store"]
 _LINKED: Final = "a link to a topic's files, which no owner follows; put the topic's directory itself there"
 _LOOKS: Final = 10
 """At a topic that was deleted and created anew each time before all of it was read."""
-_OWN: Final = frozenset({TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, STORE_FILE})
+_NO_LOCK: Final = "the store's lock is a link, or no regular file, so no one can own it; remove it if no one does"
+_OWN: Final = frozenset({LOCK_NAME, TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, STORE_FILE})
 
 
 def verify_store(path: str, fs: FileSystem) -> StoreReport:
@@ -228,6 +230,19 @@ def _by_path(findings: Iterable[Finding]) -> defaultdict[str, list[Finding]]:
     return found
 
 
+def _lock(fs: FileSystem, store: str) -> Iterator[FileReport]:
+    """Report the store's lock, whose contents may be anything."""
+    path = os.path.join(store, LOCK_NAME)
+    try:
+        fs.open(path).close()
+    except OSError as error:
+        # Another user's may not be read, and there is none beside a copy.
+        if error.errno in {errno.ELOOP, errno.EISDIR, errno.EEXIST}:
+            yield _by_hand(path, "lock", "", _NO_LOCK)
+            return
+    yield FileReport(path, "lock", "", _size(fs, path))
+
+
 def _identity(fs: FileSystem, store: str) -> Iterator[FileReport]:
     """Report the file of the store's identity."""
     path = os.path.join(store, STORE_FILE)
@@ -352,9 +367,7 @@ def _other(fs: FileSystem, path: str, topic: str) -> FileReport:
     name = os.path.basename(path)
     kind: Kind = "unknown"
     findings: tuple[Finding, ...] = ()
-    if name == LOCK_NAME and not topic:
-        kind = "lock"
-    elif name.endswith(TEMPORARY):
+    if name.endswith(TEMPORARY):
         kind = "temporary"
         findings = (Finding("note", path, 0, "left over from an unfinished replacement"),)
     elif is_quarantined(name):
@@ -395,6 +408,7 @@ def _size(fs: FileSystem, path: str) -> int:
 
 
 _CHECKS: Final[Mapping[str, Callable[[FileSystem, str], Iterable[FileReport]]]] = {
+    LOCK_NAME: _lock,
     STORE_FILE: _identity,
     TRANSACTIONS: _transactions,
     ORIGINS: _origins,
