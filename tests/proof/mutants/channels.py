@@ -264,3 +264,24 @@ change(
     "except ZeroDivisionError",
     test="tests/channels/test_flush.py::test_a_failed_sync_as_a_journal_is_begun_anew_stops_the_store",
 )
+change(
+    "a journal that a fold on a full disk could not begin is appended to",
+    ChannelJournal._fold,
+    "self._end = self.pending = 0",
+    "self.pending = 0",
+    test="tests/storage/state/test_channel_journal.py::test_a_fold_whose_journal_cannot_begin_loses_nothing_that_follows",
+)
+change(
+    "what was appended during a fold is forgotten where its journal cannot begin",
+    ChannelJournal._fold,
+    "self._onward = self._since or []",
+    "self._onward = []",
+    test="tests/storage/state/test_channel_journal.py::test_a_journal_that_cannot_begin_at_once_keeps_the_numbers_of_seeks",
+)
+change(
+    "a journal forgets what is to go on in it before it is written",
+    ChannelJournal._renew,
+    "file.truncate(min(file.size(), _LEAST))",
+    "file.truncate(min(file.size(), _LEAST)); self._numbers, self._onward = [], []",
+    test="tests/storage/state/test_channel_journal.py::test_a_journal_that_cannot_begin_at_once_keeps_the_numbers_of_seeks",
+)

@@ -156,3 +156,10 @@ change(
     "None",
     test="tests/storage/state/test_parked_transactions.py",
 )
+change(
+    "a file of transactions whose header was written in part is appended to",
+    TransactionFile.reset,
+    "self.stale = True",
+    "self.stale = False",
+    test="tests/transactions/test_file.py::test_a_file_of_which_it_is_unknown_how_it_begins_is_to_be_reset_again",
+)
