@@ -32,6 +32,7 @@ SEED_VARIABLE = "AIODQ_SEED"
 SEED = pytest.StashKey[int]()
 FAILED = pytest.StashKey[bool]()
 STDERR = pytest.StashKey[int]()
+_UVLOOP: Final = LOOPS.get("uvloop", LOOPS)
 
 # A deadline measures the disk, not the code: one fdatasync takes 0.1 ms or 150 ms. So no profile has one. Each run
 # draws other examples, so that 40 of them are enough for one.
@@ -148,6 +149,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "uvloop" in item.name and item.path.relative_to(TESTS).as_posix() in OF_FILES:
             item.add_marker("slow")
     _draw(items, config.stash[SEED])
+    _draw_on_uvloop(items, config.stash[SEED])
 
 
 def _draw(items: list[pytest.Item], seed: int) -> None:
@@ -163,6 +165,26 @@ def _draw(items: list[pytest.Item], seed: int) -> None:
         among = sorted(values[test])
         if value not in random.Random(f"{seed} {test}").sample(among, min(len(among), *(count or [1]))):
             item.add_marker("slow")
+
+
+def _draw_on_uvloop(items: list[pytest.Item], seed: int) -> None:
+    """Leave to the exhaustive runs all but one of a test's parameter sets on uvloop: asyncio's loop has them all."""
+    sets: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        left = item.get_closest_marker("slow") or item.get_closest_marker("slow_on_asyncio")
+        if isinstance(item, pytest.Function) and not left and _loop_of(item) is _UVLOOP:
+            sets.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for test, found in sets.items():
+        chosen = random.Random(f"{seed} {test}").choice(found)
+        for item in found:
+            if item is not chosen:
+                item.add_marker("slow")
+
+
+def _loop_of(item: pytest.Function) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes the loop that pytest-asyncio gives to a test, if it does."""
+    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    return params.get("_asyncio_loop_factory")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -88,11 +88,18 @@ class _Job:
     def __init__(self, work: Callable[[], None], future: Future[Any]) -> None:
         self.work = work
         self.future = future
-        self.here = threading.Semaphore(0)
-        self.there = threading.Semaphore(0)
+        self.here = _closed_gate()
+        self.there = _closed_gate()
         self.thread: threading.Thread | None = None
         self.out = False
         self.ended = False
+
+
+def _closed_gate() -> threading.Lock:
+    """Return what a thread waits at until another opens it: a semaphore would do, too, for several times the cost."""
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
 
 
 def _sleeps(thread: threading.Thread) -> bool:

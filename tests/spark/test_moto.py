@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,16 +13,18 @@ from uuid import uuid4
 import fsspec.config
 import pytest
 from moto.server import ThreadedMotoServer
+from pyspark.sql import SparkSession
 
 import aiodq
 from aiodq.spark.objects import find_objects
 from aiodq.spark.pipelines.ship import MANIFEST, ship
+from tests.cli.support import ok
 from tests.spark.clusters import environment
 from tests.spark.support import fill, read, scanned
 from tests.storage.logs import segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
@@ -83,9 +86,25 @@ def test_a_bucket_that_is_not_there_is_not_made(tmp_path: Path, bucket: str) -> 
     assert not fsspec.filesystem("s3").exists(misspelt.removesuffix("/shop"))
 
 
+def test_commands_ship_and_spark_s_workers_read(
+    tmp_path: Path, bucket: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the session that is there, whose Java knows nothing of this server: its workers are told of it."""
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    for name, value in os.environ.items():
+        if name.startswith(("AWS_", "FSSPEC_")):
+            monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    ships_and_reads(tmp_path, bucket, lambda *words: ok("spark", *words).out.decode())
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_commands_ship_and_spark_s_workers_read(tmp_path: Path, bucket: str) -> None:
-    store = tmp_path / "store"
+def test_commands_ship_and_read_in_processes_of_their_own(tmp_path: Path, bucket: str) -> None:
+    ships_and_reads(tmp_path, bucket, command)
+
+
+def ships_and_reads(path: Path, bucket: str, command: Callable[..., str]) -> None:
+    store = path / "store"
     asyncio.run(fill(store, segment_bytes=2000))
     assert command("archive", store, bucket, "--segments").startswith("shipped ")
     count = command("query", bucket, "SELECT count(*) AS n, sum(length(body)) AS size FROM orders", "--output", "json")
