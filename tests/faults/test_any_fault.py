@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tests.faults.running import Kind
 
-RUNS: dict[Kind, int] = {"exclusive": 8, "shared": 2}
+RUNS: dict[Kind, int] = {"exclusive": 5, "shared": 2}
 STEPS = 60
 EXHAUSTIVELY: dict[Kind, int] = {"exclusive": 60, "shared": 15}
 MANY_STEPS = 300

@@ -39,6 +39,7 @@ def _imported() -> None:
             run(name, bytes(1) + data)
 
 
+@pytest.mark.drawn("name", 9)
 @pytest.mark.parametrize("name", TARGETS)
 def test_changed_bytes_give_a_result_or_a_typed_error(name: str, record_property: Recorder) -> None:
     trials: list[bool] = []

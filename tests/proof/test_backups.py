@@ -51,6 +51,7 @@ def try_backups(name: str, random: Random, moments: int = MOMENTS) -> None:
                 assert held_against(recoverer, world, backup, image, until) == []
 
 
+@pytest.mark.drawn("name", 16)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_backup_holds_all_that_was_promised_when_it_began(name: str, seed: int) -> None:
     try_backups(name, Random(f"{name}:{seed}"))

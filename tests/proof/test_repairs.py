@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Record = Callable[[str, object], None]
 
 
+@pytest.mark.drawn("ordering")
 @pytest.mark.parametrize("ordering", ["posix", "ext4"])
 def test_a_repair_that_a_power_cut_ends_can_be_repeated(ordering: Ordering, seed: int, record_property: Record) -> None:
     record_property("trials", cut_repairs(seed, 6, 3, ordering))

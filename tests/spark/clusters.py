@@ -9,6 +9,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -22,6 +23,7 @@ import pyspark
 
 from aiodq.spark.java import prepare
 from tests.processes import ROOT, kill_group, reserved_port
+from tests.spark.nursery import nursery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,16 +115,21 @@ def connect_server(path: Path, within: Sequence[str] = ()) -> Iterator[str]:
     java, log = path / "java" / "bin" / "java", path / "server.log"
     # Spark's files of executors go below its home, which others may be using.
     home = make_home(path / "home")
-    given = {**environment(), "SPARK_HOME": str(home)}
+    given = {**environment(), "SPARK_HOME": str(home), "PYSPARK_PYTHON": str(path / "python")}
     java.parent.mkdir(parents=True)
     java.write_text(f'#!/bin/sh\nexec {shlex.join([*within, os.path.join(given["JAVA_HOME"], "bin", "java")])} "$@"\n')
     java.chmod(0o700)
     with ExitStack() as running:
-        port = running.enter_context(reserved_port())
+        port, forked = running.enter_context(reserved_port()), running.enter_context(nursery())
+        # What is forked for an executor would not see what that one sees.
+        python = path / "python"
+        python.write_text(f'#!/bin/sh\nexec "${{AIODQ_EXECUTOR_PYTHON:-{forked}}}" "$@"\n')
+        python.chmod(0o700)
         settings = {
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": port,
             "spark.executor.extraJavaOptions": BRISK,
+            "spark.executorEnv.AIODQ_EXECUTOR_PYTHON": sys.executable,
             "spark.executorEnv.JAVA_HOME": java.parents[1],
             "spark.log.level": "WARN",
             "spark.task.maxFailures": 1,

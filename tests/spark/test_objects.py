@@ -18,6 +18,7 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
 
 import aiodq
 from aiodq.spark import pipelines
@@ -879,6 +880,7 @@ def test_mistakes(store: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_a_kind_of_url_needs_besides_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(_registry, "s3", raising=False)  # where another test has used it
     with pytest.raises(aiodq.MissingExtraError, match="s3fs"):
         find_objects("s3://bucket/x")
 

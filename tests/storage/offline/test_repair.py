@@ -132,6 +132,7 @@ def test_a_store_that_its_owner_opened_first_can_be_repaired_as_well(
     assert repaired(store) == []
 
 
+@pytest.mark.drawn("kind", 4)
 @pytest.mark.parametrize("kind", ["open", "create", "write", "truncate", "sync", "sync_directory", "rename", "remove"])
 @pytest.mark.parametrize(
     "name",
