@@ -32,6 +32,8 @@ SEED_VARIABLE = "AIODQ_SEED"
 SEED = pytest.StashKey[int]()
 FAILED = pytest.StashKey[bool]()
 STDERR = pytest.StashKey[int]()
+ONE_IN: Final = 4
+"""Of so many parameter sets of a test an ordinary run takes one on uvloop, and of fewer, too."""
 _UVLOOP: Final = LOOPS.get("uvloop", LOOPS)
 
 # A deadline measures the disk, not the code: one fdatasync takes 0.1 ms or 150 ms. So no profile has one. Each run
@@ -168,17 +170,16 @@ def _draw(items: list[pytest.Item], seed: int) -> None:
 
 
 def _draw_on_uvloop(items: list[pytest.Item], seed: int) -> None:
-    """Leave to the exhaustive runs all but one of a test's parameter sets on uvloop: asyncio's loop has them all."""
+    """Leave to the exhaustive runs most of a test's parameter sets on uvloop: asyncio's loop has them all."""
     sets: dict[str, list[pytest.Item]] = {}
     for item in items:
         left = item.get_closest_marker("slow") or item.get_closest_marker("slow_on_asyncio")
         if isinstance(item, pytest.Function) and not left and _loop_of(item) is _UVLOOP:
             sets.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for test, found in sets.items():
-        chosen = random.Random(f"{seed} {test}").choice(found)
-        for item in found:
-            if item is not chosen:
-                item.add_marker("slow")
+        random.Random(f"{seed} {test}").shuffle(found)
+        for item in found[-(-len(found) // ONE_IN) :]:
+            item.add_marker("slow")
 
 
 def _loop_of(item: pytest.Function) -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
 
-from tests.conftest import _draw, _draw_on_uvloop, _loop_of
+from tests.conftest import ONE_IN, _draw, _draw_on_uvloop, _loop_of
 from tests.loops import LOOPS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 VALUES = ("a", "b", "c", "d", "e")
 
@@ -41,8 +45,8 @@ def test_as_many_values_are_drawn_as_the_mark_says(arguments: tuple[str | int, .
     assert runs == [drawn(seed, mark) for seed in range(40)], "the seed repeats it"
 
 
-def drawn_on_uvloop(seed: int, *marks: str) -> dict[str, set[str]]:
-    """Return which values an ordinary run with this seed takes on each loop, of a test with these marks."""
+def drawn_on_uvloop(seed: int, *marks: str, values: Sequence[str] = VALUES) -> dict[str, set[str]]:
+    """Return which of the values an ordinary run with this seed takes on each loop, of a test with these marks."""
     items = [
         mock.Mock(
             spec=pytest.Function,
@@ -51,7 +55,7 @@ def drawn_on_uvloop(seed: int, *marks: str) -> dict[str, set[str]]:
             get_closest_marker=mock.Mock(side_effect=lambda name: name if name in marks else None),
         )
         for loop, factory in LOOPS.items()
-        for value in VALUES
+        for value in values
     ]
     _draw_on_uvloop([*items, mock.Mock(spec=pytest.Item)], seed)
     assert all(item.add_marker.call_args in (None, mock.call("slow")) for item in items)
@@ -63,12 +67,14 @@ def drawn_on_uvloop(seed: int, *marks: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.skipif(len(LOOPS) == 1, reason="there is no uvloop on Windows")
-def test_on_uvloop_one_parameter_set_is_drawn_of_all_that_asyncio_s_loop_has() -> None:
-    runs = [drawn_on_uvloop(seed) for seed in range(40)]
-    assert all(run["asyncio"] == set(VALUES) for run in runs)
-    assert {len(run["uvloop"]) for run in runs} == {1}
-    assert set().union(*(run["uvloop"] for run in runs)) == set(VALUES), "each is drawn by some seed"
-    assert runs == [drawn_on_uvloop(seed) for seed in range(40)], "the seed repeats it"
+@pytest.mark.parametrize(("count", "drawn"), [(1, 1), (ONE_IN, 1), (ONE_IN + 1, 2), (3 * ONE_IN, 3)])
+def test_on_uvloop_a_part_is_drawn_of_what_asyncio_s_loop_has(count: int, drawn: int) -> None:
+    values = [f"{number}" for number in range(count)]
+    runs = [drawn_on_uvloop(seed, values=values) for seed in range(60)]
+    assert all(run["asyncio"] == set(values) for run in runs)
+    assert {len(run["uvloop"]) for run in runs} == {drawn}
+    assert set().union(*(run["uvloop"] for run in runs)) == set(values), "each is drawn by some seed"
+    assert runs == [drawn_on_uvloop(seed, values=values) for seed in range(60)], "the seed repeats it"
 
 
 def test_what_runs_only_on_uvloop_is_not_drawn() -> None:
