@@ -345,6 +345,28 @@ def test_what_is_set_aside_holds_the_bytes_that_were_there(tmp_path: Path, fault
                 assert data[kept:] in bytes_there or data in bytes_there, (name, file)
 
 
+@pytest.mark.parametrize("description", [None, b"{"])
+def test_a_wrong_bit_in_each_header_costs_nothing_without_the_description(
+    tmp_path: Path, description: bytes | None, seed: int
+) -> None:
+    directory, rng = tmp_path / "a", random.Random(seed)
+    a_topic(directory, b"a")
+    log = open_log(directory)
+    before = contents(log)[0]
+    log.close()
+    assert before
+    (directory / "topic.json").unlink()
+    if description is not None:
+        (directory / "topic.json").write_bytes(description)
+    for path in segments(directory):
+        data = bytearray(path.read_bytes())
+        data[rng.randrange(SEGMENT_HEADER.size)] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+    log = open_log(directory)
+    assert contents(log)[0] == before
+    log.close()
+
+
 def test_a_whole_topic_of_missing_segments_does_not_loop(tmp_path: Path) -> None:
     a_topic(tmp_path / "a", b"a")
     for path in segments(tmp_path / "a"):

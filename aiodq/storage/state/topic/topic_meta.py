@@ -53,6 +53,9 @@ _VERSION: Final = 1
 _OFFSETS: Final = 1 << 63
 """Every offset is below this."""
 
+_MOST_MENDED: Final = 100
+"""Segments in whose damaged headers the topic's uuid is looked for: each takes about a millisecond."""
+
 
 @dataclass(slots=True)
 class TopicMeta:
@@ -275,13 +278,18 @@ def _is_marked(fs: FileSystem, directory: str, topic: UUID) -> bool:
     return read_slot_file(fs, os.path.join(directory, WATERMARK))[1] == topic_salt(topic)
 
 
-def _topics(fs: FileSystem, segments: list[tuple[int, str]]) -> Iterator[UUID]:
-    """Yield the topic in each segment's header, if the header matches the segment's name."""
+def _topics(fs: FileSystem, segments: list[tuple[int, str]], *, mend: bool = False) -> Iterator[UUID]:
+    """Yield the topic in each segment's header, if the header matches the segment's name; `mend` one with a wrong bit.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
     for base, path in segments:
         head = read_file(fs, path, SEGMENT_HEADER.size) or b""
         with suppress(CorruptionError):
-            header = SegmentHeader.decode(head, path)
-            if header.base == base:
+            header = SegmentHeader.mended(head, path) if mend else SegmentHeader.decode(head, path)
+            if header is not None and header.base == base:
                 yield header.topic
 
 
@@ -292,7 +300,9 @@ def _rebuilt(fs: FileSystem, directory: str) -> tuple[TopicMeta, bool]:
     """
     segments = list_segments(fs, directory)
     most = Counter(_topics(fs, segments)).most_common(1)
-    meta = TopicMeta(most[0][0] if most else uuid4(), segments[0][0] if segments else 0)
+    # By another uuid, all segments would be another topic's.
+    said = most[0][0] if most else next(_topics(fs, segments[:_MOST_MENDED], mend=True), None)
+    meta = TopicMeta(said or uuid4(), segments[0][0] if segments else 0)
     meta.options = unknown()  # the rules by which its messages may be deleted are lost
     channels = os.path.join(directory, "channels")
     with os_errors(channels):
@@ -300,4 +310,4 @@ def _rebuilt(fs: FileSystem, directory: str) -> tuple[TopicMeta, bool]:
             with suppress(InvalidNameError):
                 if fs.is_directory(os.path.join(channels, name)):
                     meta.channels[check_name(name, "channel")] = meta.begin
-    return meta, bool(most)
+    return meta, said is not None
