@@ -39,6 +39,27 @@ class Found(dict[Any, Any]):
         self.looks += 1
         return super().items()
 
+    def values(self) -> Any:
+        """Likewise."""
+        self.looks += 1
+        return super().values()
+
+
+async def test_a_put_looks_at_no_channel(tmp_path: Path) -> None:
+    options = aiodq.StoreOptions(sync="os", max_messages=1000, overflow="reject")
+    async with asyncio.timeout(PATIENCE), two(tmp_path / "s", QUICK) as (_, client):
+        topic = client.topic("jobs", options)
+        channels = [topic.channel(f"channel-{number}") for number in range(5)]
+        for channel in channels:
+            await channel.refresh()
+        remote: Any = topic._engine
+        remote.channel_engines = found = Found(remote.channel_engines)
+        for _ in range(10):
+            topic.put_nowait(b"x")
+            await topic.put(b"y")
+        assert found.looks == 0
+        assert [channel.depth for channel in channels] == [20] * 5
+
 
 async def test_an_owner_looks_only_at_the_handles_that_a_change_concerns(tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE), two(tmp_path / "s", QUICK) as (owner, client):

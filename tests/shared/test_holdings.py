@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from aiodq.delivery.leases import IN_FLIGHT, SETTLED, Lease
 from aiodq.shared.consuming.counts import Counts
 from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, HeldMessage, Holdings, Reserved, portions
+from aiodq.shared.consuming.placed_puts import PlacedPuts
 from aiodq.shared.encoding.number_runs import HERE, NumberRun, NumberRuns, neighbours
 from aiodq.wire.packets import Figures
 from aiodq.wire.payload import Held, Range
@@ -263,7 +264,10 @@ def test_what_is_held_is_said_in_portions() -> None:
 
 
 def test_counts_are_what_the_owner_said_and_what_was_done_here_since() -> None:
-    counts = Counts()
+    counted = list[Counts]()
+    placed = PlacedPuts(lambda: counted)
+    counts = Counts(placed)
+    counted.append(counts)
 
     def known() -> tuple[int, int, int]:
         return counts.ready, counts.flying, counts.deferred
@@ -275,8 +279,8 @@ def test_counts_are_what_the_owner_said_and_what_was_done_here_since() -> None:
     counts.settled(1, back=False)
     counts.settled(1, back=True)
     assert known() == (3, 3, 1)
-    counts.placed(range(8, 10))
-    counts.placed(range(4, 6))  # the owner has counted these
+    placed.add(range(8, 10))
+    placed.add(range(4, 6))  # the owner has counted these
     assert known() == (5, 3, 1)
     counts.receive(Figures(1, 4, 3, 0, 0, 9, 9))
     assert known() == (5, 3, 0), "of the two that were put, one was not counted there"
@@ -287,3 +291,48 @@ def test_counts_are_what_the_owner_said_and_what_was_done_here_since() -> None:
     assert known() == (5, 3, 0)
     counts.receive(Figures(1, 7, 0, 0, 0, 20, 20))
     assert known() == (7, 0, 0)
+
+
+def test_what_was_put_counts_in_each_channel_whose_counts_do_not_reach_so_far() -> None:
+    counted = list[Counts]()
+    placed = PlacedPuts(lambda: counted)
+    placed.add(range(5))
+    counted += [Counts(placed) for _ in range(3)]
+    assert [each.ready for each in counted] == [0, 0, 0], "what was put before a channel is in its first counts"
+    for first in range(10, 3010, 3):  # another process puts what is missing
+        placed.add(range(first, first + 2))
+        counted[0].receive(Figures(1, 1, 0, 0, 0, first, first))
+        counted[1].receive(Figures(2, 1, 0, 0, 0, first + 1, first + 1))
+    assert [each.ready for each in counted] == [3, 2, 2000]
+    counted[2].receive(Figures(3, 0, 0, 0, 0, first, first))
+    for number in range(3000):
+        placed.add(range(4000 + 2 * number, 4001 + 2 * number))
+        for each in counted:
+            each.receive(Figures(1, 0, 0, 0, 0, 4000 + 2 * number, 0))
+    assert [each.ready for each in counted] == [1, 1, 1]
+    assert len(placed._earlier) < 3000, "what all channels have counted is forgotten"
+
+
+def test_the_deepest_channel_is_looked_for_only_where_one_may_be_too_deep() -> None:
+    looks = 0
+    counted = list[Counts]()
+
+    def look() -> list[Counts]:
+        nonlocal looks
+        looks += 1
+        return counted
+
+    placed = PlacedPuts(look)
+    counted += [Counts(placed) for _ in range(3)]
+    counted[1].assume(30, 10, 5)
+    for number in range(50):
+        assert not placed.reaches(100)
+        placed.add(range(number, number + 1))
+    assert (looks, placed.reaches(96), looks) == (0, False, 0)
+    assert placed.reaches(95)
+    assert looks == 1
+    counted[1].receive(Figures(1, 20, 10, 5, 0, 50, 50))
+    assert placed.reaches(50)
+    assert not placed.reaches(51)
+    counted[2].delivered(90)  # of others' puts, which no counts include yet
+    assert placed.reaches(90)

@@ -15,6 +15,7 @@ from aiodq.options import ephemeral
 from aiodq.shared.client.remote_puts import RemotePuts, ShortCut
 from aiodq.shared.connection.opened.known import Known
 from aiodq.shared.connection.watching import ask_for_changes
+from aiodq.shared.consuming.placed_puts import PlacedPuts
 from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.encoding.options_json import given_channel_options, read_topic_options, topic_options
 from aiodq.shared.encoding.stats_json import blank_topic, read_channel_stats, read_topic_stats
@@ -95,6 +96,7 @@ class RemoteTopic:
     Attributes:
         log: where it begins and ends, by the owner's last counts and what this process knows since.
         channel_engines: the channels used in this process.
+        placed_puts: what this process has put, for their counts.
         named: the options that this process has given for the topic, or None.
         error: why the topic can no longer be used, or None.
     """
@@ -113,6 +115,7 @@ class RemoteTopic:
         self.home: HomeLoop = host.home
         self.check_context: Callable[[], None] = host.check_context
         self.channel_engines: dict[str, RemoteChannel] = {}
+        self.placed_puts: PlacedPuts = PlacedPuts(lambda: (each.counts for each in self.channel_engines.values()))
         self.error: Exception | None = None
         self.named: StoreOptions | None = options
         self.go_by(options or host.options)
@@ -219,8 +222,7 @@ class RemoteTopic:
         begin, end, durable = self.log
         end = max(end, offsets.stop)
         self.log = _Log(begin, end, max(durable, offsets.stop) if self.options.sync == "always" else durable)
-        for channel in self.channel_engines.values():
-            channel.counts.placed(offsets)
+        self.placed_puts.add(offsets)
 
     def find_out(self, then: Callable[[], None]) -> None:
         """See `PuttingTopic`."""
@@ -356,8 +358,7 @@ class RemoteTopic:
         most = self.options.max_messages
         if most is None or self.options.overflow == "drop_oldest":
             return False
-        depths = [one.counts.ready + one.counts.flying + one.counts.deferred for one in self.channel_engines.values()]
-        return self.put_buffer.pending + max(depths, default=0) >= most
+        return self.placed_puts.reaches(most - self.put_buffer.pending)
 
     def go_by(self, options: StoreOptions) -> None:
         """Apply options that were given for the topic, in the way the owner does."""

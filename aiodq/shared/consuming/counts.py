@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from aiodq.shared.consuming.placed_puts import PlacedPuts
     from aiodq.wire.packets import Figures
 
 __all__ = ["Counts"]
@@ -18,19 +19,21 @@ class Counts:
 
     Attributes:
         version: how many times the owner has sent counts.
+        end: up to where its last counts include what was put.
     """
 
-    def __init__(self) -> None:
-        """Start without counts."""
+    def __init__(self, placed: PlacedPuts) -> None:
+        """Start without counts; `placed` is what this process has put into the topic."""
         self.version: int = 0
+        self.end: int = placed.end
         self._received: tuple[int, int, int] = (0, 0, 0)
-        self._end = 0
-        self._placed: list[range] = []
+        self._placed = placed
         self._delivered = self._released = self._settled = 0
 
     def assume(self, ready: int, flying: int, deferred: int) -> None:
         """Start with the owner's last report on the whole store, until it sends counts."""
         self._received = ready, flying, deferred
+        self._placed.counted(self.depth)
 
     def reset(self) -> None:
         """Drop the local corrections, as another owner sends the counts from now on."""
@@ -40,18 +43,14 @@ class Counts:
         """Take over counts from the owner."""
         self.version += 1
         self._received = figures.ready, figures.flying, figures.deferred
-        self._end = figures.end
-        self._placed = [each for each in self._placed if each.stop > figures.end]
+        self.end = figures.end
         self.reset()
-
-    def placed(self, offsets: range) -> None:
-        """Note that messages of this process are in the log."""
-        if offsets.stop > self._end:
-            self._placed.append(offsets)
+        self._placed.counted(self.depth)
 
     def delivered(self, count: int) -> None:
         """Note messages delivered to this process."""
         self._delivered += count
+        self._placed.grew(count)  # of others' puts, more may come than were ready by the last counts
 
     def settled(self, count: int, *, back: bool) -> None:
         """Note messages that left this process: settled, or ready again (`back`)."""
@@ -61,7 +60,7 @@ class Counts:
     @property
     def ready(self) -> int:
         """The number of messages that may be delivered."""
-        here = sum(each.stop - max(each.start, self._end) for each in self._placed)
+        here = self._placed.since(self.end)
         return max(self._received[0] + here + self._released - self._delivered, 0)
 
     @property
@@ -73,3 +72,8 @@ class Counts:
     def deferred(self) -> int:
         """The number of deferred messages."""
         return self._received[2]
+
+    @property
+    def depth(self) -> int:
+        """The number of messages that are not settled."""
+        return self.ready + self.flying + self.deferred

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.format.frame import Batch
     from aiodq.shared.connection.link import Link
+    from aiodq.shared.consuming.placed_puts import PlacedPuts
     from aiodq.shared.consuming.unanswered import Unanswered
     from aiodq.stats import ChannelStats
     from aiodq.wire.packets import Packet
@@ -54,6 +55,7 @@ class SettledTopic(Protocol):
     home: HomeLoop
     transactions: OpenTransactions
     store_ref: Callable[[], object]
+    placed_puts: PlacedPuts
 
     def check(self) -> None:
         """Raise if the topic cannot be used."""
@@ -101,7 +103,7 @@ class RemoteSettlement:
         self.crash_suspects: CrashSuspects = CrashSuspects()
         self.store_ref: Callable[[], object] = topic.store_ref
         self.held_by_task: HeldByTask[Any] = HeldByTask()
-        self.counts: Counts = Counts()
+        self.counts: Counts = Counts(topic.placed_puts)
         self._topic = topic
         self.epoch: int = 0
         # Whose delivery numbers the messages have: an earlier owner's, until another one has sent those they have now.
