@@ -162,6 +162,9 @@ class Channel(ChannelHandle):
     async def refresh(self) -> None:
         """Bring counts and the topic's offsets up to date: in mode "shared" or "client" they may be up to 0.1 s old.
 
+        Where processes have thousands of channels open, they may be some seconds old: their owner spends at most a
+        twentieth of its time on that.
+
         It waits for a channel that is being created. After the owner of a shared store was killed, it waits until the
         other processes have reported what they hold: 1 s, or up to 5 s if one that is alive has not reported.
 
