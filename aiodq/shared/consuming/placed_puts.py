@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.delivery.range_set import RangeSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from aiodq.shared.consuming.counts import Counts
-
-__all__ = ["PlacedPuts"]
+__all__ = ["Counted", "PlacedPuts"]
 
 _FEW: Final = 256
 """Gaps between them after which it is looked for the first time which of them no channel's counts lack."""
+
+
+class Counted(Protocol):
+    """A channel's counts; `aiodq.shared.consuming.counts.Counts` implements it.
+
+    Attributes:
+        end: up to where the owner's last counts include what was put.
+    """
+
+    end: int
+
+    @property
+    def depth(self) -> int:
+        """The number of messages that are not settled."""
+        ...
 
 
 class PlacedPuts:
@@ -26,7 +39,7 @@ class PlacedPuts:
         end: after the last of them, also once it was forgotten.
     """
 
-    def __init__(self, counts: Callable[[], Iterable[Counts]]) -> None:
+    def __init__(self, counts: Callable[[], Iterable[Counted]]) -> None:
         """Start without puts; `counts` returns those of the topic's channels."""
         self.end: int = 0
         self._counts = counts
